@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hyperparallel.h - everything: fully sharded training on symmetric memory.
+ */
+#ifndef HYPERPARALLEL_H
+#define HYPERPARALLEL_H
+
+#include <hyperparallel/base.h>
+#include <hyperparallel/coll.h>
+#include <hyperparallel/fsdp.h>
+#include <hyperparallel/stream.h>
+#include <hyperparallel/symm.h>
+#include <hyperparallel/trace.h>
+#include <hyperparallel/world.h>
+
+#endif

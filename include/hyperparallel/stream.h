@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stream.h - operations as data, ordered streams, events, executors.
+ *
+ * An operation is a struct without a pointer: it can be copied, hashed, printed, replayed and
+ * verified. Streams are in order. An operation starts when the one before it on its stream is done
+ * and every event in `waits` has happened. Each operation has two events: `done` (its outputs are
+ * valid) and `drained` (no peer reads its inputs any more).
+ *
+ * What an operation means is a row of a kind table, {name, run, drain}, that other rooms supply.
+ */
+#ifndef HYPERPARALLEL_STREAM_H
+#define HYPERPARALLEL_STREAM_H
+
+#include <hyperparallel/base.h>
+#include <hyperparallel/trace.h>
+
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The streams of a rank. The compute stream is the thread that calls submit. */
+typedef enum hp_stream {
+    HP_STREAM_COMPUTE = 0,
+    HP_STREAM_UNSHARD = 1,
+    HP_STREAM_REDUCE = 2,
+    HP_STREAM_REPLICATE = 3,
+    HP_N_STREAMS = 4
+} hp_stream;
+const char *hp_stream_name(unsigned stream);
+
+/* An event of the current step: 2 * (id + 1) + {0 done, 1 drained}; 0 is none. */
+typedef uint32_t hp_event;
+
+/* A piece [begin, end), in bytes, of one life of a buffer. buffer 0 is none. A buffer's life rises
+ * by one at each allocate; a buffer that is never allocated (shards, buckets) has life 0. */
+typedef struct hp_ref {
+    uint32_t buffer, life;
+    uint64_t begin, end;
+} hp_ref;
+
+enum { HP_OP_WAITS = 4 };
+
+typedef struct hp_op {
+    uint16_t kind;      /* row of the executor's kind table */
+    uint16_t stream;    /* hp_stream */
+    uint32_t id;        /* position in the step, from 0 */
+    uint32_t unit;      /* whose operation; UINT32_MAX: nobody's */
+    uint32_t param;     /* of the unit; UINT32_MAX: the whole unit */
+    uint32_t comm;      /* communicator of a collective; 0: none */
+    uint32_t seq;       /* position on that communicator in the step, from 0 */
+    uint8_t dtype;      /* of the elements read */
+    uint8_t wire;       /* of the elements on the wire */
+    uint8_t reduce;     /* hp_reduce */
+    uint8_t peers_read; /* bit k: peers read reads[k] */
+    uint32_t n_waits;
+    hp_event waits[HP_OP_WAITS];
+    hp_ref reads[2], writes[2];
+    uint64_t bytes;     /* that one rank contributes, for cost and statistics */
+    uint64_t blocks;    /* a collective along an inner dimension runs over so many blocks; else 1 */
+} hp_op;                /* 160 bytes, no padding */
+
+/* What an operation of a kind does. `context` is the executor's. */
+typedef struct hp_kind {
+    const char *name;
+    hp_status (*run)(void *context, const hp_op *op);   /* NULL: nothing to do but wait; returns when done */
+    hp_status (*drain)(void *context, const hp_op *op); /* NULL: drained when done; may run in any waiting thread */
+} hp_kind;
+
+typedef struct hp_executor hp_executor;
+typedef enum hp_executor_type {
+    HP_EXECUTOR_THREAD = 0, /* a thread per stream; the compute stream is the caller */
+    HP_EXECUTOR_INLINE = 1  /* everything at once, in list order, in the caller */
+} hp_executor_type;
+
+typedef struct hp_executor_config {
+    size_t size;              /* sizeof(hp_executor_config) */
+    hp_executor_type type;
+    const hp_kind *kinds;     /* must outlive the executor */
+    uint32_t n_kinds;
+    uint32_t max_ops;         /* operations of one step at most (submit refuses more); 0: 65536 */
+    void *context;            /* handed to run and drain */
+    hp_trace *trace;          /* NULL: none */
+    const char *const *units; /* names for the trace, indexed by op.unit; may be NULL */
+    uint32_t n_units;
+    int rank;                 /* for `delay` */
+    const char *delay;        /* a rule as option HYPER_PARALLEL_DELAY takes it; NULL or "": none */
+} hp_executor_config;
+#define HP_EXECUTOR_CONFIG_INIT {sizeof(hp_executor_config), HP_EXECUTOR_THREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+typedef struct hp_executor_stats {
+    uint64_t n_ops;                   /* run so far */
+    uint64_t waited_ns[HP_N_STREAMS]; /* the compute stream stood still, by the stream waited for */
+    uint64_t busy_ns[HP_N_STREAMS];   /* inside run */
+} hp_executor_stats;
+
+/* Owns: the caller. destroy drains what runs, and takes NULL. Errors: ARGUMENT, MEMORY. */
+HP_MUST_CHECK hp_status hp_executor_create(const hp_executor_config *config, hp_executor **out_executor);
+
+/* An executor that runs through `inner` and keeps the list. It takes `inner` over. */
+HP_MUST_CHECK hp_status hp_recorder_create(hp_executor *inner, hp_executor **out_executor);
+/* The operations since hp_executor_begin_step, and how many each submit brought; valid until the
+ * next submit. Errors: ARGUMENT when it is not a recorder. */
+HP_MUST_CHECK hp_status hp_recorder_ops(const hp_executor *recorder, const hp_op **out_ops, uint64_t *out_n);
+
+/* Ids count from 0 again. Everything submitted before must be drained (STATE otherwise). */
+HP_MUST_CHECK hp_status hp_executor_begin_step(hp_executor *executor);
+
+/* Append operations whose ids continue the step's. Operations of the compute stream are run before
+ * the call returns, the others whenever their turn comes. The first failure of any operation is
+ * returned by this and every later call, with its record. Errors: ARGUMENT for a broken list. */
+HP_MUST_CHECK hp_status hp_executor_submit(hp_executor *executor, const hp_op *ops, uint64_t n_ops);
+
+/* Wait in the calling thread (as the compute stream) for an event. */
+HP_MUST_CHECK hp_status hp_executor_wait(hp_executor *executor, hp_event event);
+
+/* Wait until everything that was submitted is done and drained. */
+HP_MUST_CHECK hp_status hp_executor_drain(hp_executor *executor);
+
+uint64_t hp_executor_now_ns(const hp_executor *executor);
+void hp_executor_stats_get(const hp_executor *executor, hp_executor_stats *out_stats);
+void hp_executor_destroy(hp_executor *executor);
+
+/* One line of text for an operation: kind, stream, unit, waits, refs. Returns the length. */
+int hp_op_print(const hp_op *op, const hp_kind *kinds, uint32_t n_kinds, char *text, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop
+#endif

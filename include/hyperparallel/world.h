@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * world.h - who we are: ranks, groups, the mesh, and how a job starts and ends.
+ *
+ * A world is all ranks of a job. It comes from hprun, from torchrun's environment (RANK,
+ * WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), from the caller's own
+ * key-value store, or from a hub, where the ranks are threads of one process. A program that was
+ * started by none of them is a world of one rank.
+ *
+ * Everything hangs from the world: destroy groups, meshes and what was built on them first.
+ */
+#ifndef HYPERPARALLEL_WORLD_H
+#define HYPERPARALLEL_WORLD_H
+
+#include <hyperparallel/base.h>
+
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hp_world hp_world;
+typedef struct hp_group hp_group;
+typedef struct hp_mesh hp_mesh;
+typedef struct hp_hub hp_hub;
+
+/* A key-value store that all ranks of a job share, used to start up and to form groups. */
+typedef struct hp_store {
+    void *context;
+    /* Make `value` visible under `key`; a key is set once. */
+    hp_status (*set)(void *context, const char *key, const void *value, size_t n_bytes);
+    /* Wait until `key` is there, at most timeout_ms (else HP_ERR_TIMEOUT), and copy its value.
+     * A value longer than `capacity` is HP_ERR_ARGUMENT. */
+    hp_status (*get)(void *context, const char *key, void *out_value, size_t capacity,
+                     size_t *out_n_bytes, uint64_t timeout_ms);
+    void (*close)(void *context); /* called once by hp_world_destroy; may be NULL */
+} hp_store;
+
+typedef struct hp_world_config {
+    size_t size;           /* sizeof(hp_world_config) */
+    int rank, n_ranks;     /* -1: from hub, hprun or the environment */
+    hp_hub *hub;           /* ranks are threads of this process; needs `rank` */
+    const hp_store *store; /* needs rank and n_ranks; copied */
+} hp_world_config;
+#define HP_WORLD_CONFIG_INIT {sizeof(hp_world_config), -1, -1, 0, 0}
+
+/* Join the job. Collective over all ranks. config NULL: everything from the environment.
+ * Errors: ARGUMENT, TIMEOUT and PEER naming the ranks that did not come, LIMIT, SYSTEM, VERSION. */
+HP_MUST_CHECK hp_status hp_world_create(const hp_world_config *config, hp_world **out_world);
+/* Leave. Not a barrier: peers that still wait for this rank get an error saying that it left. */
+void hp_world_destroy(hp_world *world);
+
+int hp_world_rank(const hp_world *world);
+int hp_world_size(const hp_world *world);
+int hp_world_local_rank(const hp_world *world); /* among the ranks of this node */
+int hp_world_local_size(const hp_world *world);
+/* The group of all ranks; owned by the world. */
+hp_group *hp_world_group(const hp_world *world);
+/* HP_OK while every other rank is alive or left in order; else PEER naming one that died. */
+HP_MUST_CHECK hp_status hp_world_check(hp_world *world);
+
+/* A hub for ranks that are threads: create it once, give it to each rank's config, destroy it after
+ * every rank has destroyed its world. */
+HP_MUST_CHECK hp_status hp_hub_create(int n_ranks, hp_hub **out_hub);
+void hp_hub_destroy(hp_hub *hub);
+
+/* A group is an ordered list of ranks and a signal space of its own. A rank's number in the group
+ * is its position in the list. Threads: set-up calls one at a time per world; a group from one
+ * thread at a time (BUSY otherwise), different groups concurrently.
+ *
+ * Collective over the listed ranks only, all giving the same list; other ranks take no part.
+ * Errors: ARGUMENT (rank out of range or twice, own rank missing), TIMEOUT, PEER. */
+HP_MUST_CHECK hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks, hp_group **out_group);
+/* Collective over the parent: members with the same color form a group, ordered by key, then by
+ * parent rank. A negative color: no group, *out_group is NULL. */
+HP_MUST_CHECK hp_status hp_group_split(hp_group *parent, int color, int key, hp_group **out_group);
+/* The same ranks with a second signal space, so that both can be used concurrently. Collective. */
+HP_MUST_CHECK hp_status hp_group_duplicate(hp_group *group, hp_group **out_group);
+/* Local: needs nobody else. Takes NULL. */
+void hp_group_destroy(hp_group *group);
+int hp_group_rank(const hp_group *group);
+int hp_group_size(const hp_group *group);
+/* The rank in the world of a rank in the group; -1 when out of range. */
+int hp_group_world_rank(const hp_group *group, int rank);
+hp_world *hp_group_world(const hp_group *group);
+
+/* A row-major mesh over the whole world: the last dimension varies fastest. One group per
+ * dimension. For HSDP: {replicate, shard}, world rank = r * n_shard + s. Collective over the world.
+ * Errors: ARGUMENT when the sizes do not multiply to the world's size, naming both. */
+HP_MUST_CHECK hp_status hp_mesh_create(hp_world *world, const int *sizes, int n_dims, hp_mesh **out_mesh);
+void hp_mesh_destroy(hp_mesh *mesh);
+int hp_mesh_n_dims(const hp_mesh *mesh);
+int hp_mesh_size(const hp_mesh *mesh, int dim);
+int hp_mesh_coordinate(const hp_mesh *mesh, int dim);
+hp_group *hp_mesh_group(const hp_mesh *mesh, int dim); /* owned by the mesh */
+hp_world *hp_mesh_world(const hp_mesh *mesh);
+
+/* Start `n_ranks` local ranks and watch them: what hprun does. Each rank runs `argv`, or `body` in a
+ * forked child when argv is NULL (tests). The ranks die with the caller. When a rank dies or fails,
+ * the report names it and what every other rank was waiting for, and the others are ended. */
+typedef struct hp_launch_config {
+    size_t size; /* sizeof(hp_launch_config) */
+    int n_ranks;
+    char *const *argv;             /* NULL-terminated; NULL: call body */
+    int (*body)(void *argument);   /* returns the exit status of the rank */
+    void *argument;
+    uint64_t grace_ms;             /* between asking the others to end and killing them; default 300 */
+    uint64_t deadline_ms;          /* 0: none; the whole job is ended after it, with its wait reasons */
+    /* Receives each line of the report (no newline); NULL: lines are lost. */
+    void (*say)(void *context, const char *line);
+    void *say_context;
+} hp_launch_config;
+#define HP_LAUNCH_CONFIG_INIT {sizeof(hp_launch_config), 1, 0, 0, 0, 300, 0, 0, 0}
+
+/* SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP are passed on to the ranks while it runs.
+ * *out_exit is 0 when every rank ended with 0, else the first failing rank's status (128 + signal
+ * when killed). Errors: ARGUMENT, SYSTEM, LIMIT (nothing was started). */
+HP_MUST_CHECK hp_status hp_launch(const hp_launch_config *config, int *out_exit);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * base/base.h - the door of room `base`: failing, memory, clocks, options, small arithmetic.
+ *
+ * Nothing here knows of ranks. A function that fails returns through HPI_FAIL, which writes the
+ * thread's error record; a caller passes it on with HP_TRY. All memory that the library takes goes
+ * through hpi_alloc, so that tests can count it and make the n-th allocation fail.
+ */
+#ifndef HPI_BASE_H
+#define HPI_BASE_H
+
+#include <hyperparallel/base.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* Pass a failure on; the record was written by whoever noticed it. */
+#define HP_TRY(expression)                                                                         \
+    do {                                                                                           \
+        const hp_status hp_try_status_ = (expression);                                             \
+        if (hp_try_status_ < 0)                                                                    \
+            return hp_try_status_;                                                                 \
+    } while (0)
+
+/* Write the record and yield the status: return HPI_FAIL(HP_ERR_ARGUMENT, "expected ..., given ..."). */
+#define HPI_FAIL(status, ...) hpi_fail((status), -1, __func__, __FILE__, __LINE__, __VA_ARGS__)
+/* The same, naming the rank (in the world) whose doing it was. */
+#define HPI_FAIL_RANK(status, world_rank, ...)                                                     \
+    hpi_fail((status), (world_rank), __func__, __FILE__, __LINE__, __VA_ARGS__)
+
+hp_status hpi_fail(hp_status status, int world_rank, const char *call, const char *file, int line,
+                   const char *format, ...) __attribute__((format(printf, 6, 7)));
+/* Make `error` this thread's record (it came from another thread) and return its status. */
+hp_status hpi_error_set(const hp_error *error);
+
+/* Memory: zeroed, or NULL with the record written. hpi_free takes NULL. Threads: any. */
+void *hpi_alloc(size_t count, size_t size);
+void *hpi_alloc_aligned(size_t alignment, size_t bytes);
+void hpi_free(void *memory);
+char *hpi_strdup(const char *text);
+/* How many allocations the process has made so far; a step after warm-up makes none. */
+uint64_t hpi_alloc_count(void);
+/* Make the n-th allocation from now fail (1 is the next); 0 turns it off. For tests. */
+void hpi_alloc_fail_after(uint64_t n);
+
+/* CLOCK_MONOTONIC, one clock for all processes of a node. */
+uint64_t hpi_now_ns(void);
+void hpi_sleep_ns(uint64_t ns);
+
+/* Arithmetic that cannot surprise. */
+static inline uint64_t hpi_ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+static inline uint64_t hpi_align_up(uint64_t a, uint64_t to) { return (a + to - 1) / to * to; }
+static inline bool hpi_is_power_of_two(uint64_t a) { return a != 0 && (a & (a - 1)) == 0; }
+/* a * b, or false when it does not fit. */
+static inline bool hpi_multiply(uint64_t a, uint64_t b, uint64_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline uint64_t hpi_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t hpi_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* splitmix64: one step of a seeded sequence. Source: Steele, Lea, Flood, OOPSLA 2014. */
+uint64_t hpi_random_next(uint64_t *state);
+/* Uniform in [0, 1), from the top 53 bits. */
+double hpi_random_unit(uint64_t *state);
+
+/* bf16 <-> fp32, round to nearest even; a NaN stays a (quiet) NaN. */
+static inline float hpi_bf16_to_fp32(uint16_t h) {
+    const uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+static inline uint16_t hpi_fp32_to_bf16(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if ((bits & 0x7fffffffU) > 0x7f800000U)
+        return (uint16_t)((bits >> 16) | 0x40U);
+    return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+/* The type in which contributions of `dtype` are summed: fp64 for fp64, itself for integers, else fp32. */
+hp_dtype hpi_sum_dtype(hp_dtype dtype);
+bool hpi_dtype_is_float(hp_dtype dtype);
+
+/* The options, one field per row of options.def. getenv stands in options.c alone. */
+typedef struct hpi_options {
+#define X_UINT uint64_t
+#define X_BYTES uint64_t
+#define X_FLAG uint64_t
+#define X_TEXT const char *
+#define X(field, type, name, fallback, least, most, unit, text) X_##type field;
+#include "options.def"
+#undef X
+#undef X_UINT
+#undef X_BYTES
+#undef X_FLAG
+#undef X_TEXT
+} hpi_options;
+
+/* Fill every field from the environment, else its default. Errors: ARGUMENT naming the option, what
+ * it takes and what it was given. TEXT fields point into the environment. */
+hp_status hpi_options_load(hpi_options *out_options);
+/* A variable that another launcher sets (RANK, MASTER_ADDR ...); NULL when unset or empty. */
+const char *hpi_environment(const char *name);
+/* The same as a number in [least, most]; `fallback` when unset. */
+hp_status hpi_environment_int(const char *name, int64_t least, int64_t most, int64_t fallback,
+                              int64_t *out_value);
+/* "64M" -> 67108864. Errors: ARGUMENT. */
+hp_status hpi_parse_bytes(const char *text, uint64_t *out_bytes);
+
+#endif

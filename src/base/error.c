@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * error.c - the status table and the thread's error record.
+ *
+ * The record is thread-local and written once, by the first function that knows the cause. The
+ * sentence of hp_last_error is put together on demand from the record and the status table.
+ */
+#include "base.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#define X(name, number, text, hint) _Static_assert(name == (number), #name " differs from status.def");
+#include "status.def"
+#undef X
+
+static const struct status_row {
+    hp_status status;
+    const char *name, *text, *hint;
+} status_rows[] = {
+#define X(name, number, text, hint) {name, #name, text, hint},
+#include "status.def"
+#undef X
+};
+
+static _Thread_local hp_error last_error;
+static _Thread_local char last_sentence[1200];
+
+static const struct status_row *status_find(hp_status status) {
+    static const struct status_row unknown = {HP_OK, "HP_STATUS_?", "not a status of this library",
+                                              "check that headers and library agree"};
+    for (size_t i = 0; i < sizeof status_rows / sizeof *status_rows; i++)
+        if (status_rows[i].status == status)
+            return &status_rows[i];
+    return &unknown;
+}
+
+const char *hp_status_name(hp_status status) { return status_find(status)->name; }
+const char *hp_status_text(hp_status status) { return status_find(status)->text; }
+const char *hp_status_hint(hp_status status) { return status_find(status)->hint; }
+
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+hp_status hpi_fail(hp_status status, int world_rank, const char *call, const char *file, int line,
+                   const char *format, ...) {
+    hp_error *e = &last_error;
+    e->status = status;
+    e->world_rank = world_rank;
+    e->line = line;
+    snprintf(e->file, sizeof e->file, "%s", base_name(file));
+    snprintf(e->call, sizeof e->call, "%s", call);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(e->message, sizeof e->message, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+hp_status hpi_error_set(const hp_error *error) {
+    last_error = *error;
+    return error->status;
+}
+
+void hp_last_error_get(hp_error *out_error) { *out_error = last_error; }
+
+const char *hp_last_error(void) {
+    const hp_error *e = &last_error;
+    if (e->status == HP_OK)
+        return "";
+    snprintf(last_sentence, sizeof last_sentence, "%s: %s (%s at %s:%d; try: %s)", e->call,
+             e->message, hp_status_name(e->status), e->file, (int)e->line, hp_status_hint(e->status));
+    return last_sentence;
+}
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+const char *hp_version(void) {
+    return TEXT(HP_VERSION_MAJOR) "." TEXT(HP_VERSION_MINOR) "." TEXT(HP_VERSION_PATCH);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * coll/coll.h - the door of room `coll`: collectives in two phases, and as kinds of operations.
+ *
+ * The first phase returns when this rank's outputs are valid (`done`), with the collective's
+ * sequence number; hpi_coll_drain(seq) returns when no peer reads this rank's input any more
+ * (`drained`). The public calls are both, one after the other.
+ */
+#ifndef HPI_COLL_H
+#define HPI_COLL_H
+
+#include "../stream/stream.h"
+#include "../symm/symm.h"
+#include <hyperparallel/coll.h>
+
+/* One collective. With `blocks` > 1 it runs along an inner dimension: the gathered tensor is
+ * [blocks][size][count] and each rank's part is [blocks][count] (rank i owns [b][i][:] of every
+ * block b). The output of a reduction may be of the sum type (out_dtype fp32 for bf16 inputs): then
+ * nothing is rounded. */
+typedef struct hpi_coll {
+    const void *in;
+    void *out;
+    uint64_t count, blocks; /* elements of one rank's part in one block; blocks is at least 1 */
+    hp_dtype dtype;         /* of the input */
+    hp_dtype out_dtype;     /* of the output: dtype, or hpi_sum_dtype(dtype) */
+    hp_reduce op;
+    int root;
+} hpi_coll;
+
+hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
+hp_status hpi_reduce_scatter(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
+hp_status hpi_all_reduce(hp_group *group, const hpi_coll *c, uint64_t *out_seq); /* count elements, blocks 1 */
+hp_status hpi_broadcast(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
+/* Wait until every member has finished reading for collective `seq`. Any thread. */
+hp_status hpi_coll_drain(hp_group *group, uint64_t seq);
+/* The number that the next collective on this group will get, less one: 0 on a fresh group. */
+uint64_t hpi_coll_seq(hp_group *group);
+
+/* The collectives as kinds for an executor whose context is a hpi_bindings. Operands: reads[0],
+ * writes[0]; the count follows from reads[0], blocks and the kind; out_dtype from the size of
+ * writes[0]; op.reduce is the reduction; op.seq counts on bindings->comm_base. */
+enum { HPI_KIND_ALL_GATHER = 0, HPI_KIND_REDUCE_SCATTER = 1, HPI_KIND_ALL_REDUCE = 2, HPI_N_COLL_KINDS = 3 };
+extern const hp_kind hpi_coll_kinds[HPI_N_COLL_KINDS];
+
+/* Kernels, for those who add and convert outside a collective. out may equal a or in.
+ * hpi_convert: element by element, rounded to nearest even; dtypes fp64, fp32, bf16 among each other. */
+hp_status hpi_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype, uint64_t count);
+
+#endif

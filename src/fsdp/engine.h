@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fsdp/engine.h - the inside of room `fsdp`: what a unit and an fsdp are made of.
+ *
+ * The engine turns the user's calls into plan steps (plan.h, pure), hands the operations to the
+ * executor, and owns the memory that they name. Optimizers, clipping and checkpoints go through
+ * hpi_fsdp_apply, so that every write of a weight or a gradient is an operation too.
+ *
+ * Memory of a unit (bytes; offsets are in the buffer named):
+ *   shard   masters of all parameters, in fp32 / fp64, or the own dtype when frozen; persistent
+ *   cast    copies of masters in a lower dtype, what is gathered then; persistent
+ *   bucket  gradient shards, [0] in fp32 and [1] in fp64, every slice 512-byte aligned; persistent
+ *   storage the gathered parameters; a slot of a pool, or its own when the unit does not reshard
+ *   grad    the full gradients, in the parameters' dtypes; a slot of a pool of two
+ */
+#ifndef HPI_ENGINE_H
+#define HPI_ENGINE_H
+
+#include "../coll/coll.h"
+#include "layout.h"
+#include "plan.h"
+#include <hyperparallel/fsdp.h>
+
+typedef struct hpi_param {
+    char *name;
+    int n_dims;
+    int64_t shape[HP_MAX_DIMS];
+    int shard_dim;
+    hp_dtype dtype;  /* of data and gradient */
+    hp_dtype master; /* of the shard: fp32 or fp64; dtype when frozen */
+    bool is_frozen, is_ignored;
+    bool has_cast;   /* gathered from the cast buffer */
+    int alias_of;    /* index in the unit of the parameter that this is another name of; -1: none */
+    hpi_layout layout;
+    uint64_t shard_offset, cast_offset, storage_offset, grad_offset, bucket_offset;
+    int bucket;      /* 0 fp32, 1 fp64; -1: no gradient */
+    bool grad_taken; /* hp_param_grad was called in this backward */
+    const void *data;
+    void (*fill)(void *context, uint64_t begin, uint64_t end, void *out_elements);
+    void *fill_context;
+} hpi_param;
+
+struct hp_unit {
+    hp_fsdp *fsdp;
+    char *name;
+    uint32_t index;
+    hp_unit_config config;
+    hp_unit **prefetch; /* copy of the explicit list, or NULL */
+    int n_params;
+    hpi_param *params;
+};
+
+/* Called for each unit while an apply operation runs, on the compute stream. */
+typedef hp_status (*hpi_apply)(void *context, hp_unit *unit);
+
+typedef struct hpi_phase hpi_phase; /* engine.c */
+
+struct hp_fsdp {
+    hp_world *world;
+    hp_mesh *mesh;
+    hp_fsdp_config config;
+    hp_group *shard, *reduce, *replicate; /* reduce: duplicate of shard; replicate NULL when its size is 1 */
+    int n_shards, n_replicas, shard_rank, replica_rank;
+    hp_unit **units;
+    uint32_t n_units, units_capacity;
+    bool is_committed;
+    hp_symm memory; /* one allocation for everything that peers may touch */
+    hpi_bindings bindings;
+    hp_executor *executor;
+    hpi_plan *plan;
+    const char **unit_names;
+    hpi_apply apply;      /* of the running apply operations */
+    void *apply_context;
+    bool in_pass, has_gradients;
+    hp_pass pass;
+    uint64_t grad_generation; /* rises with each hp_fsdp_end of a HP_SYNC pass */
+    uint64_t optimizer_bytes;
+    hp_fsdp_stats stats;
+    hpi_phase *replay; /* engine.c */
+};
+
+/* Pointers into this rank's memory. `full` counts include padding: layout.shard_elements. */
+void *hpi_param_master(const hp_unit *unit, const hpi_param *param);
+void *hpi_param_cast(const hp_unit *unit, const hpi_param *param);      /* NULL without a cast copy */
+void *hpi_param_grad_shard(const hp_unit *unit, const hpi_param *param); /* sum dtype; NULL when frozen */
+/* Has a gradient: trainable, not ignored, not another name of a parameter. */
+static inline bool hpi_param_is_trainable(const hpi_param *p) { return p->bucket >= 0; }
+/* Held in shards and saved: not ignored, not an alias. */
+static inline bool hpi_param_is_owned(const hpi_param *p) { return !p->is_ignored && p->alias_of < 0; }
+
+/* Run `apply` once per unit as operations on the compute stream. HPI_APPLY_UPDATE writes shards
+ * (masters and casts): it waits until no peer reads them. HPI_APPLY_SCALE writes gradient shards.
+ * `apply` must refresh the cast copy of what it changes (hpi_param_refresh_cast). */
+enum { HPI_APPLY_UPDATE = 0, HPI_APPLY_SCALE = 1 };
+hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context);
+hp_status hpi_param_refresh_cast(const hp_unit *unit, const hpi_param *param);
+/* Every rank tells whether it succeeded; all fail alike when one did. `mine` is this rank's status, with
+ * its record. Collective over the world; for set-up calls. */
+hp_status hpi_fsdp_agree(hp_fsdp *fsdp, const char *call, hp_status mine);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * world/world.h - the door of room `world`: shared segments, lines, waiting and waking.
+ *
+ * Each rank owns one shared segment, mapped by every rank of its node: world keeps the first pages
+ * (control block and signal lines), the rest is handed out whole, and what lies there is another
+ * room's business. A *line* is a cache line that one member of a group writes and the others read;
+ * its value only ever rises, so nobody zeroes it and nobody waits for equality.
+ *
+ * Waiting: with no more threads than allowed cores, spin; else a few sched_yield and then a futex on
+ * the waiter's own control block, in slices of at most 100 ms, with the peers' liveness looked at
+ * in each. A signaller stores, then looks (sequentially consistent) at the target's sleeper count,
+ * and only if it is not zero wakes.
+ */
+#ifndef HPI_WORLD_H
+#define HPI_WORLD_H
+
+#include "../base/base.h"
+#include <hyperparallel/world.h>
+#include <stdatomic.h>
+
+/* ---- shared memory ---------------------------------------------------------------------- */
+
+/* The part of a local rank's segment that world leaves to others: its mapping here and its size
+ * (a reservation: nothing is committed). NULL when that rank is not on this node. */
+void *hpi_world_segment(const hp_world *world, int world_rank, uint64_t *out_bytes);
+/* Commit [offset, offset + bytes) of this rank's own segment (fallocate in steps); no fault or
+ * SIGBUS afterwards. Errors: LIMIT with the numbers of the machine. Idempotent. */
+hp_status hpi_world_commit(hp_world *world, uint64_t offset, uint64_t bytes);
+/* Check what the ranks of this node are about to take together (`bytes` of all of them) against
+ * MemAvailable, the cgroup limits above us (v1 and v2) and RLIMIT_FSIZE. Errors: LIMIT. */
+hp_status hpi_world_check_memory(hp_world *world, uint64_t bytes, const char *what);
+/* One mapping that all members of a group share (a memfd made by group rank 0, passed on; plain
+ * memory when the ranks are threads). Collective over the group. Errors: LIMIT, SYSTEM, PEER. */
+hp_status hpi_group_map(hp_group *group, uint64_t bytes, void **out_memory);
+void hpi_group_unmap(hp_group *group, void *memory, uint64_t bytes);
+
+bool hpi_world_is_threads(const hp_world *world);
+bool hpi_world_is_local(const hp_world *world, int world_rank);
+const hpi_options *hpi_world_options(const hp_world *world);
+/* HP_ERR_FORKED in a child process, HP_ERR_FAILED after a fatal error, else HP_OK. */
+hp_status hpi_world_usable(const hp_world *world);
+
+/* ---- state of the rooms above ------------------------------------------------------------ */
+
+enum { HPI_SLOT_SYMM = 0, HPI_SLOT_COLL = 1, HPI_N_SLOTS = 2 };
+/* Hang a room's state on the world or on a group; destroyed with it, before its memory goes. */
+void hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state));
+void *hpi_world_attached(const hp_world *world, int slot);
+void hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state));
+void *hpi_group_attached(const hp_group *group, int slot);
+
+/* ---- lines ------------------------------------------------------------------------------- */
+
+/* Channels of a group. Each (group, channel, rank) is one line that nothing else touches. */
+enum {
+    HPI_LINE_ENTER = 0,  /* coll: "I am in collective k", with what I think it is */
+    HPI_LINE_READ = 1,   /* coll: "I have finished reading for collective k" */
+    HPI_LINE_CHUNK = 2,  /* coll: progress inside a collective */
+    HPI_LINE_SETUP = 3,  /* world, symm: small exchanges of set-up calls */
+    HPI_N_LINES = 4
+};
+/* 128 bytes: the value, and words that are published with it. Words are relaxed atomics. */
+typedef struct hpi_line {
+    _Alignas(128) _Atomic uint64_t value;
+    _Atomic uint64_t words[15];
+} hpi_line;
+_Static_assert(sizeof(hpi_line) == 128, "lines are shared between processes");
+
+/* The line of group rank `rank` on a channel: own lines are written, others are read. */
+hpi_line *hpi_group_line(const hp_group *group, int rank, int channel);
+/* Publish: own line's value becomes base + seq (release), sleepers are woken. seq counts from 1 and
+ * only rises; `base` is hidden here, so a line can be used by one group after another. */
+void hpi_line_post(hp_group *group, int channel, uint64_t seq);
+/* Has `rank` posted seq? (acquire) */
+bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq);
+/* Wait until it has. `operation` is a literal, shown in reports. Errors: TIMEOUT, PEER, FAILED,
+ * all naming operation, sequence number, group, local and world rank. */
+hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq, const char *operation);
+/* All ranks of the group exchange n_words (at most 15) words over HPI_LINE_SETUP; out_words is
+ * [size][n_words]. Collective; for set-up calls. */
+hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint64_t *words,
+                             int n_words, uint64_t *out_words);
+/* Id of the group in reports and error texts: "world", "shard[0..3]" ... */
+const char *hpi_group_name(const hp_group *group);
+void hpi_group_set_name(hp_group *group, const char *name);
+/* One thread at a time: BUSY for a second one. */
+hp_status hpi_group_enter(hp_group *group, const char *call);
+void hpi_group_leave(hp_group *group);
+/* A failed group stays failed: every later call gets the same record back. */
+void hpi_group_fail(hp_group *group);
+
+/* ---- waiting for any word ---------------------------------------------------------------- */
+
+typedef struct hpi_reason {
+    const char *operation; /* a literal */
+    const hp_group *group; /* NULL: none */
+    int rank;              /* in the group, who is waited for; -1: unknown */
+    uint64_t seq;
+    uint64_t timeout_ms;   /* 0: SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS */
+} hpi_reason;
+
+/* Wait until `*word how value` (acquire). The word may lie in any memory that the writer can reach;
+ * the writer calls hpi_world_wake afterwards. */
+hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compare how,
+                         uint64_t value, const hpi_reason *reason);
+bool hpi_compare(uint64_t word, hp_compare how, uint64_t value);
+/* After a sequentially consistent store that `world_rank` may be waiting for. */
+void hpi_world_wake(hp_world *world, int world_rank);
+/* The calling thread must not spin (stream threads share the core with compute). */
+void hpi_thread_never_spins(void);
+
+#endif
