@@ -86,8 +86,9 @@ typedef struct hp_executor_config {
     uint32_t n_units;
     int rank;                 /* for `delay` */
     const char *delay;        /* a rule as option HYPER_PARALLEL_DELAY takes it; NULL or "": none */
+    void (*thread_start)(void *context); /* called first in each stream thread, with `context`; NULL: nothing */
 } hp_executor_config;
-#define HP_EXECUTOR_CONFIG_INIT {sizeof(hp_executor_config), HP_EXECUTOR_THREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define HP_EXECUTOR_CONFIG_INIT {sizeof(hp_executor_config), HP_EXECUTOR_THREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 typedef struct hp_executor_stats {
     uint64_t n_ops;                   /* run so far */
@@ -100,9 +101,10 @@ HP_MUST_CHECK hp_status hp_executor_create(const hp_executor_config *config, hp_
 
 /* An executor that runs through `inner` and keeps the list. It takes `inner` over. */
 HP_MUST_CHECK hp_status hp_recorder_create(hp_executor *inner, hp_executor **out_executor);
-/* The operations since hp_executor_begin_step, and how many each submit brought; valid until the
- * next submit. Errors: ARGUMENT when it is not a recorder. */
+/* The operations since hp_executor_begin_step, and how many each submit brought (their sum is the
+ * number of operations); valid until the next submit. Errors: ARGUMENT when it is not a recorder. */
 HP_MUST_CHECK hp_status hp_recorder_ops(const hp_executor *recorder, const hp_op **out_ops, uint64_t *out_n);
+HP_MUST_CHECK hp_status hp_recorder_bursts(const hp_executor *recorder, const uint64_t **out_counts, uint64_t *out_n);
 
 /* Ids count from 0 again. Everything submitted before must be drained (STATE otherwise). */
 HP_MUST_CHECK hp_status hp_executor_begin_step(hp_executor *executor);
