@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# How every file is compiled. `flags` is for our own files, `flags_of_users` also for those who link
+# the library. The bit contract rests on these: no contraction (gcc fuses a*b+c under gnu17), never
+# -ffast-math. Assertions stay in: RelWithDebInfo is set here without NDEBUG.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O3 -g")
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON) # clang-tidy reads them
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+add_library(flags_of_users INTERFACE)
+target_include_directories(flags_of_users INTERFACE ${PROJECT_SOURCE_DIR}/include)
+target_link_libraries(flags_of_users INTERFACE Threads::Threads m)
+
+add_library(flags INTERFACE)
+target_link_libraries(flags INTERFACE flags_of_users)
+target_compile_definitions(flags INTERFACE _GNU_SOURCE)
+target_compile_options(flags INTERFACE
+  -ffp-contract=off -fno-omit-frame-pointer
+  -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition
+  -Wvla -Wundef -Wpointer-arith -Wwrite-strings -Wformat=2 -Wno-format-nonliteral
+  -Wno-format-truncation # texts are cut on purpose: error records, wait reasons
+  $<$<BOOL:${HP_WERROR}>:-Werror>)
+
+# Sanitizers. target_clones resolves at load time, before a sanitizer's run time is up, so kernels
+# are plain loops then.
+if(HP_SANITIZE)
+  target_compile_definitions(flags INTERFACE HP_PLAIN_KERNELS=1)
+  target_compile_options(flags INTERFACE -fsanitize=${HP_SANITIZE} -fno-sanitize-recover=all)
+  target_link_options(flags_of_users INTERFACE -fsanitize=${HP_SANITIZE})
+endif()

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# From folders to targets.
+
+# The files that match, relative patterns from the root; looked at again at each build.
+function(hp_glob out_files)
+  list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/)
+  file(GLOB files CONFIGURE_DEPENDS ${ARGN})
+  if(NOT files AND out_files MATCHES "_sources$") # a library needs one
+    set(files ${PROJECT_BINARY_DIR}/empty.c)
+    file(WRITE ${files} "typedef int empty;\n")
+  endif()
+  set(${out_files} ${files} PARENT_SCOPE)
+endfunction()
+
+# FOLDER/NAME.c, with FOLDER/NAME/*.c where there are any, becomes the executable DIRECTORY/NAME.
+function(hp_programs folder directory)
+  hp_glob(mains ${folder}/*.c)
+  foreach(main ${mains})
+    cmake_path(GET main STEM name)
+    hp_glob(parts ${folder}/${name}/*.c)
+    add_executable(${name} ${main} ${parts})
+    target_link_libraries(${name} PRIVATE flags models)
+    set_target_properties(${name} PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${directory})
+  endforeach()
+endfunction()
