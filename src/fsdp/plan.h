@@ -2,17 +2,20 @@
  *
  * fsdp/plan.h - the plan: pure functions from (state, unit) to operations and the next state.
  *
- * The plan never communicates and never waits. It knows units by number, buffers by id and events
- * by the operation they belong to. hpi_plan_begin starts the numbering of a step afresh, so that
- * from the third step on the operations of a step are the same bytes as the last one's.
+ * The plan never communicates and never waits. It knows units by number, memory by buffer id, and
+ * events by the operation they belong to. hpi_plan_begin starts the numbering of a step afresh, so
+ * that from the third step on the operations of a step are the same bytes as the last one's.
+ *
+ * Residency of a unit: sharded -> pending (gathers issued) -> resident (waited for) -> sharded.
+ * Gradients of a unit: computed in a slot -> reduce-scattered into its bucket -> bucket all-reduced
+ * -> divided. Source: the seed's overlap document, sections 2 and 5; SPEC A2, A3.
  */
 #ifndef HPI_PLAN_H
 #define HPI_PLAN_H
 
 #include "../stream/stream.h"
 #include <hyperparallel/fsdp.h>
-
-typedef struct hpi_plan hpi_plan;
+#include <stdbool.h>
 
 /* Operation kinds: the collectives of coll first, then these. */
 enum {
@@ -25,9 +28,88 @@ enum {
     HPI_OP_BACKWARD_END,
     HPI_OP_CONVERT,        /* reads[0] in dtype -> writes[0] in the sum dtype, on one rank */
     HPI_OP_DIVIDE,         /* writes[0] (a bucket) times the unit's factor, over its divisor */
-    HPI_OP_UPDATE,         /* writes[0] (shards) from reads[0] (bucket) */
-    HPI_OP_SCALE,          /* writes[0] (bucket) */
+    HPI_OP_UPDATE,         /* writes shards */
+    HPI_OP_SCALE,          /* writes buckets */
     HPI_OP_N_KINDS
 };
+
+/* Communicators, as hp_op.comm. Unshard and reduce have the same ranks and two signal spaces. */
+enum { HPI_COMM_UNSHARD = 1, HPI_COMM_REDUCE = 2, HPI_COMM_REPLICATE = 3, HPI_N_COMMS = 4 };
+
+/* How a parameter's gradient gets from where backward writes it into the bucket. */
+typedef enum hpi_route {
+    HPI_ROUTE_NONE = 0,       /* no gradient */
+    HPI_ROUTE_REDUCE_SCATTER, /* sharded: each rank receives the sum of its shard */
+    HPI_ROUTE_ALL_REDUCE,     /* replicated in the shard group: the sum of all of it */
+    HPI_ROUTE_CONVERT,        /* one shard: no collective, but the bucket's dtype differs */
+    HPI_ROUTE_DIRECT          /* one shard: backward writes into the bucket */
+} hpi_route;
+
+/* What the plan knows of a parameter. Ranges are bytes in the buffer named. */
+typedef struct hpi_plan_param {
+    uint32_t param;          /* number in the unit */
+    uint8_t dtype;
+    bool is_gathered;        /* else read where its shard lies */
+    hpi_route route;
+    int bucket;              /* 0 fp32, 1 fp64 */
+    uint64_t blocks;         /* of collectives along an inner dimension; else 1 */
+    hp_ref source;           /* this rank's shard, in the shard or the cast buffer */
+    uint64_t storage_begin, storage_end; /* gathered, in the unit's storage */
+    uint64_t grad_begin, grad_end;       /* full gradient, in the unit's grad slot */
+    uint64_t bucket_begin, bucket_end;   /* gradient shard, in its bucket */
+} hpi_plan_param;
+
+typedef struct hpi_plan_unit {
+    const hpi_plan_param *params; /* those with elements */
+    uint32_t n_params;
+    hp_ref shard, cast, bucket[2]; /* whole buffers; buffer 0: it has none */
+    uint32_t own_storage;          /* buffer of a unit that keeps its parameters; 0: a pool slot */
+    uint64_t storage_bytes, grad_bytes;
+    bool is_resharded;             /* freed after forward */
+    bool is_trainable;
+    bool is_divided;               /* the division changes something */
+    const uint32_t *prefetch;      /* explicit list, or NULL: the learnt order */
+    uint32_t n_prefetch;
+} hpi_plan_unit;
+
+enum { HPI_MAX_SLOTS = 18 };
+
+typedef struct hpi_plan_config {
+    const hpi_plan_unit *units;
+    uint32_t n_units;
+    uint32_t prefetch;
+    hp_schedule schedule;
+    int n_replicas;
+    uint32_t n_buffers;                       /* ids are below it */
+    uint32_t storage_slots[HPI_MAX_SLOTS], n_storage_slots; /* buffer ids */
+    uint32_t grad_slots[HPI_MAX_SLOTS], n_grad_slots;
+} hpi_plan_config;
+
+typedef struct hpi_plan hpi_plan;
+
+/* The operations that one call brought; valid until the next call. */
+typedef struct hpi_burst {
+    const hp_op *ops;
+    uint64_t n;
+} hpi_burst;
+
+/* `config` and what it points to must outlive the plan. */
+hp_status hpi_plan_create(const hpi_plan_config *config, hpi_plan **out_plan);
+void hpi_plan_destroy(hpi_plan *plan);
+
+/* Start a step: ids, lives and sequence numbers count from 0. */
+void hpi_plan_begin(hpi_plan *plan, hp_pass pass);
+/* Errors: STATE when a unit's storage cannot be had (too many units in use at once). */
+hp_status hpi_plan_forward_begin(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
+hp_status hpi_plan_forward_end(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
+hp_status hpi_plan_backward_begin(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
+hp_status hpi_plan_backward_end(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
+hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst);
+/* Operations on the shards or buckets of every trainable (UPDATE: every) unit, between passes. */
+hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst);
+
+/* Units resident or on the way. 0 after hpi_plan_end, when every queue is empty. */
+uint32_t hpi_plan_n_gathered(const hpi_plan *plan);
+bool hpi_plan_is_idle(const hpi_plan *plan);
 
 #endif
