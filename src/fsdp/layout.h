@@ -24,8 +24,12 @@ typedef struct hpi_layout {
 
 /* Errors: ARGUMENT (too large, or an inner dimension that does not divide, naming the sizes). */
 hp_status hpi_layout_make(const hp_param *param, int n_shards, hpi_layout *out_layout);
-/* Rows [begin, end) of shard `rank`; begin == end when it owns none. */
+/* Rows [begin, end) of shard `rank`; begin == end when it owns none. A replicated parameter has one
+ * shard, which every rank holds. */
 void hpi_layout_rows(const hpi_layout *layout, int rank, uint64_t *out_begin, uint64_t *out_end);
+/* Elements of shard `rank` without padding. They lie in front, without gaps: only dimension 0 pads,
+ * and there outer is 1. */
+uint64_t hpi_layout_count(const hpi_layout *layout, int rank);
 /* Copy shard `rank` out of the whole parameter, or fill it element range by element range; `bytes` is
  * the element size. Padding is left alone. */
 void hpi_layout_extract(const hpi_layout *layout, int rank, size_t bytes, const void *whole, void *out_shard);
