@@ -139,7 +139,7 @@ static void refuses_what_cannot_be(void **state) {
     hp_param cases[] = {
         make_param(2, (int64_t[]){huge, huge}, 0),
         make_param(1, (int64_t[]){most}, 0),
-        make_param(1, (int64_t[]){INT64_MAX / 8}, 0), /* fits, but not with its padding */
+        make_param(2, (int64_t[]){10, INT64_MAX / 80}, 0), /* fits, but not with its padding */
         make_param(1, (int64_t[]){-1}, 0),
         make_param(1, (int64_t[]){4}, 1),
         make_param(1, (int64_t[]){4}, -2),
