@@ -26,7 +26,7 @@ target_compile_options(flags INTERFACE
   -ffp-contract=off -fno-omit-frame-pointer
   -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition
   -Wvla -Wundef -Wpointer-arith -Wwrite-strings -Wformat=2 -Wno-format-nonliteral
-  -Wno-format-truncation # texts are cut on purpose: error records, wait reasons
+  $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation> # texts are cut on purpose: error records
   $<$<BOOL:${HP_WERROR}>:-Werror>)
 
 # Sanitizers. target_clones resolves at load time, before a sanitizer's run time is up, so kernels

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Short names for what people do here. CMakeLists.txt describes the build, tools/ holds whatever
+# takes more than two lines. Where make itself is missing, `./make` stands in for it.
+BUILD ?= build
+
+.PHONY: all help train test soak bench lint san cluster-test python python-test docs clean
+
+all: ## build everything, the programs into build/bin
+	@tools/setup.sh -n build
+	@tools/build.sh $(BUILD)
+	@echo "built: $(BUILD)/bin"
+
+help: ## this list
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1 /p' Makefile | \
+	    while read -r name text; do printf '  make %-14s%s\n' "$$name" "$$text"; done
+
+train: ## train a small model on the shipped text over 8 ranks and show the result
+	@tools/setup.sh build
+	@tools/train.sh $(BUILD)
+
+test: ## every quick test (CI runs this)
+	@tools/setup.sh build test
+	@tools/build.sh $(BUILD)
+	@tools/run_tests.sh $(BUILD) -L quick
+
+soak: ## the long tests
+	@tools/setup.sh build test
+	@tools/build.sh $(BUILD)
+	@tools/run_tests.sh $(BUILD) -L full
+
+lint: ## format, static analysis, spelling, the rooms' layers, a build with clang
+	@tools/setup.sh build test lint
+	@tools/lint.sh $(BUILD)
+
+san: ## quick tests under address, undefined-behaviour and thread sanitizers
+	@tools/setup.sh build test
+	@tools/san.sh $(BUILD)
+
+docs: ## write the generated pages of docs/ again
+	@tools/setup.sh build
+	@tools/build.sh $(BUILD)
+	@tools/gen_docs.sh $(BUILD)
+
+# What has no work behind it yet says so, and fails: a script must not take it for done.
+bench: ## (not yet) speed of the collectives; comes with hpperf
+	@echo "make bench: not there yet; it comes with hpperf, the sweep over collectives" >&2; exit 2
+cluster-test: ## (not yet) tests over several nodes; comes with the transports
+	@echo "make cluster-test: not there yet; it comes with the transports between nodes" >&2; exit 2
+python: ## (not yet) the Python package
+	@echo "make python: not there yet; it comes with the Python package" >&2; exit 2
+python-test: ## (not yet) tests of the Python package
+	@echo "make python-test: not there yet; it comes with the Python package" >&2; exit 2
+
+clean: ## remove build/
+	rm -rf $(BUILD)

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# lint.sh - everything that can be said about the source without running it.
+#
+# usage: tools/lint.sh BUILD [STEP...]      environment: JOBS
+#
+# Steps: format layers shell spelling cppcheck clang tidy; all when none is named. Each step runs even
+# when one before it failed. The build with clang is the second opinion on warnings, and its
+# compile commands are what clang-tidy reads.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH=/usr/bin:$PATH
+build=$1
+shift
+jobs=${JOBS:-$(nproc)}
+
+mapfile -t c_files < <(git ls-files -co --exclude-standard '*.c' '*.h')
+mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' make .ci/run)
+
+format() {
+    local file bad=0
+    for file in "${c_files[@]}"; do
+        clang-format-14 "$file" | diff -q "$file" - >/dev/null || { echo "$file"; bad=1; }
+    done
+    [ $bad -eq 0 ] || { echo "expected the layout of .clang-format: clang-format-14 -i FILE"; return 1; }
+}
+layers() { tools/check_layers.sh; }
+shell() { shellcheck "${scripts[@]}"; }
+spelling() { codespell -q 3 --skip='./build,./data,./.git'; }
+cppcheck_() {
+    cppcheck --quiet --error-exitcode=1 --std=c11 -j "$jobs" --inline-suppr \
+        --enable=warning,performance,portability \
+        -D_GNU_SOURCE -DHP_PLAIN_KERNELS=1 -Iinclude -Isrc -Itests -Imodels \
+        src models programs examples tools
+}
+clang() { CC=clang-14 tools/build.sh "$build/clang"; }
+tidy() {
+    run-clang-tidy-14 -quiet -p "$build/clang" -j "$jobs" "$PWD/(src|models|programs|examples|tools)/" \
+        >"$build/tidy.log" 2>&1 && return
+    sed 's/\x1b\[[0-9;]*m//g' "$build/tidy.log" |
+        grep -vE '^(clang-tidy|[0-9]+ (warning|error)|Error while processing)'
+    return 1
+}
+
+[ $# -gt 0 ] || set -- format layers shell spelling cppcheck clang tidy
+failed=()
+for step in "$@"; do
+    echo "== $step"
+    name=${step/cppcheck/cppcheck_}
+    begin=$SECONDS
+    "$name" || failed+=("$step")
+    [ $((SECONDS - begin)) -lt 10 ] || echo "   $((SECONDS - begin)) s"
+done
+[ ${#failed[@]} -eq 0 ] || { echo "lint: failed: ${failed[*]}" >&2; exit 1; }

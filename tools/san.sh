@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# san.sh - the quick tests under sanitizers, in builds of their own.
+#
+# usage: tools/san.sh BUILD      environment: JOBS
+#
+# AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer see every test. ThreadSanitizer sees
+# ranks as threads of one process: two processes on one memory are beyond it, so HP_TEST_THREADS_ONLY
+# asks the tests to leave ranks as processes out, and what starts programs is not run at all.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1
+
+echo "== address and undefined behaviour"
+tools/build.sh "$build/asan" -DHP_SANITIZE=address,undefined
+status=0
+ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
+UBSAN_OPTIONS=print_stacktrace=1 \
+    tools/run_tests.sh "$build/asan" -L quick || status=1
+
+echo "== threads"
+tools/build.sh "$build/tsan" -DHP_SANITIZE=thread
+TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 HP_TEST_THREADS_ONLY=1 \
+    tools/run_tests.sh "$build/tsan" -L quick -E '^(fault|cli)\.' || status=1
+exit $status

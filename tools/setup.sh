@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# setup.sh - the packages that the work on this tree needs, and why: one list.
+#
+# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint all
+#
+# Says what is missing and why, then installs it with apt-get, as root or through sudo. With -n it
+# only says so, and fails when something is missing. Where there is no apt-get it lists and stops.
+# When nothing is missing it is silent and touches nothing.
+set -euo pipefail
+
+packages='
+make  make             reads the Makefile
+build gcc              compiles C17
+build libc6-dev        headers of the C library
+build cmake            describes the build, runs the tests
+build ninja-build      runs the build
+build libjsmn-dev      reads JSON (one header, nothing at run time)
+build libxxhash-dev    checksums in checkpoints (one header, nothing at run time)
+test  libcmocka-dev    unit tests in C
+test  g++              checks that the public headers are C++ too
+test  jq               reads logs and traces as any JSON reader would
+test  pkgconf          builds a program against the installed library
+lint  clang-14         the second compiler
+lint  clang-format-14  layout of the source
+lint  clang-tidy-14    static analysis
+lint  cppcheck         static analysis, a second opinion
+lint  shellcheck       static analysis of shell scripts
+lint  codespell        spelling
+'
+
+fail() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+is_installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+# The rows of the wanted groups, without the group.
+rows_of() {
+    local group package reason
+    while read -r group package reason; do
+        case " $* " in
+        *" $group "* | *" all "*) [ -z "$package" ] || printf '%-16s %s\n' "$package" "$reason" ;;
+        esac
+    done <<<"$packages"
+}
+
+install_packages() {
+    local as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || fail "installing needs root or sudo"
+        as_root=(sudo)
+    fi
+    # env, since sudo starts from a clean environment
+    "${as_root[@]}" apt-get update -qq
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+is_dry=no
+if [ "${1:-}" = -n ]; then
+    is_dry=yes
+    shift
+fi
+[ $# -gt 0 ] || fail "expected a group: make build test lint all"
+for group in "$@"; do
+    case $group in
+    make | build | test | lint | all) ;;
+    *) fail "expected a group (make build test lint all), given '$group'" ;;
+    esac
+done
+
+rows=$(rows_of "$@")
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    # Without apt-get what counts is whether the tools answer; headers show up in the build.
+    if command -v cc >/dev/null && command -v cmake >/dev/null && command -v ninja >/dev/null; then
+        exit 0
+    fi
+    printf 'This is no Debian. Please install what these Debian packages hold:\n%s\n' "$rows" >&2
+    exit 1
+fi
+
+missing=()
+lines=
+while read -r package reason; do
+    if ! is_installed "$package"; then
+        missing+=("$package")
+        lines+=$(printf '  %-16s %s' "$package" "$reason")$'\n'
+    fi
+done <<<"$rows"
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if [ $is_dry = yes ]; then
+    printf 'Missing:\n%stools/setup.sh %s installs it.\n' "$lines" "$*" >&2
+    exit 1
+fi
+printf 'Installing what is missing:\n%s' "$lines"
+install_packages "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
