@@ -15,9 +15,9 @@ help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1 /p' Makefile | \
 	    while read -r name text; do printf '  make %-14s%s\n' "$$name" "$$text"; done
 
-train: ## train a small model on the shipped text over 8 ranks and show the result
+train: ## train a small model on the shipped text over 8 ranks and show the result (ARGS=: more for hptrain)
 	@tools/setup.sh build
-	@tools/train.sh $(BUILD)
+	@tools/train.sh $(BUILD) $(ARGS)
 
 test: ## every quick test (CI runs this)
 	@tools/setup.sh build test
