@@ -34,11 +34,14 @@ typedef struct hpi_param {
     hpi_layout layout;
     uint64_t shard_offset, cast_offset, storage_offset, grad_offset, bucket_offset;
     int bucket;      /* 0 fp32, 1 fp64; -1: no gradient */
+    bool is_direct;  /* backward writes straight into the bucket */
     bool grad_taken; /* hp_param_grad was called in this backward */
     const void *data;
     void (*fill)(void *context, uint64_t begin, uint64_t end, void *out_elements);
     void *fill_context;
 } hpi_param;
+
+typedef enum hpi_phase { HPI_PHASE_IDLE = 0, HPI_PHASE_FORWARD, HPI_PHASE_BACKWARD } hpi_phase;
 
 struct hp_unit {
     hp_fsdp *fsdp;
@@ -48,12 +51,17 @@ struct hp_unit {
     hp_unit **prefetch; /* copy of the explicit list, or NULL */
     int n_params;
     hpi_param *params;
+    /* While the unit computes: set by the operations that begin and end it. */
+    hpi_phase phase;
+    unsigned char *storage, *grad; /* this life's bytes; NULL without */
+    uint64_t phase_began_ns;
+    bool is_forwarded, is_backwarded; /* in this pass */
 };
 
 /* Called for each unit while an apply operation runs, on the compute stream. */
 typedef hp_status (*hpi_apply)(void *context, hp_unit *unit);
 
-typedef struct hpi_phase hpi_phase; /* engine.c */
+typedef struct hpi_replay hpi_replay; /* replay.c */
 
 struct hp_fsdp {
     hp_world *world;
@@ -76,7 +84,14 @@ struct hp_fsdp {
     uint64_t grad_generation; /* rises with each hp_fsdp_end of a HP_SYNC pass */
     uint64_t optimizer_bytes;
     hp_fsdp_stats stats;
-    hpi_phase *replay; /* engine.c */
+    hpi_replay *replay;
+    hpi_plan_config plan_config;
+    hpi_plan_unit *plan_units;
+    hpi_plan_param *plan_params;
+    uint32_t *prefetch_lists;
+    hp_kind kinds[HPI_OP_N_KINDS];
+    uint64_t pass_began_ns;
+    bool is_failed; /* an operation failed: only destroy is left */
 };
 
 /* Pointers into this rank's memory. `full` counts include padding: layout.shard_elements. */
@@ -94,6 +109,33 @@ static inline bool hpi_param_is_owned(const hpi_param *p) { return !p->is_ignore
 enum { HPI_APPLY_UPDATE = 0, HPI_APPLY_SCALE = 1 };
 hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context);
 hp_status hpi_param_refresh_cast(const hp_unit *unit, const hpi_param *param);
+/* kinds.c: the operations that are not collectives. */
+void hpi_fsdp_register_kinds(hp_kind *out_kinds);
+
+/* unit.c: a managed parameter by number, aliases resolved; NULL with the record when there is none. */
+const hpi_param *hpi_unit_param(const hp_unit *unit, int param);
+void hpi_units_free(hp_fsdp *fsdp);
+
+/* replay.c: a step's operations, call by call, so that the next one needs no planning. */
+typedef enum hpi_hook {
+    HPI_HOOK_FORWARD_BEGIN = 0,
+    HPI_HOOK_FORWARD_END,
+    HPI_HOOK_BACKWARD_BEGIN,
+    HPI_HOOK_BACKWARD_END,
+    HPI_HOOK_END,
+    HPI_HOOK_UPDATE,
+    HPI_HOOK_SCALE
+} hpi_hook;
+hp_status hpi_replay_create(hpi_replay **out_replay);
+void hpi_replay_destroy(hpi_replay *replay);
+/* At the start of a HP_SYNC pass: keep the last one's operations if `is_wanted`, and start over. */
+hp_status hpi_replay_begin(hpi_replay *replay, const hp_executor *recorder, bool is_wanted);
+bool hpi_replay_is_active(const hpi_replay *replay);
+/* Note what a hook brought. */
+hp_status hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint64_t n_ops);
+/* The operations of the next hook. Errors: STATE when the step differs from the recorded one. */
+hp_status hpi_replay_next(hpi_replay *replay, hpi_hook hook, uint32_t unit, hpi_burst *out_burst);
+
 /* Every rank tells whether it succeeded; all fail alike when one did. `mine` is this rank's status, with
  * its record. Collective over the world; for set-up calls. */
 hp_status hpi_fsdp_agree(hp_fsdp *fsdp, const char *call, hp_status mine);

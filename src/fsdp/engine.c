@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * engine.c - the user's calls: check the order, ask the plan, hand its operations to the executor.
+ *
+ * The engine holds no schedule of its own. Every call is one hook: the plan (or the recorded step)
+ * gives a burst of operations, the executor runs those of the compute stream before the call
+ * returns and the others when their turn comes. After a failed operation only hp_fsdp_destroy is
+ * left.
+ */
+#include "engine.h"
+
+enum { NOBODY = UINT32_MAX };
+
+/* ---- modes ------------------------------------------------------------------------------- */
+
+hp_status hp_mode_parse(const char *name, hp_mode *out_mode) {
+    if (!name || strcmp(name, "per-param") != 0)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a mode, per-param, given \"%s\"",
+                        name ? name : "(null)");
+    *out_mode = HP_PER_PARAM;
+    return HP_OK;
+}
+
+const char *hp_mode_name(hp_mode mode) {
+    return mode == HP_PER_PARAM ? "per-param" : "?";
+}
+
+/* ---- create and destroy ------------------------------------------------------------------ */
+
+static hp_status check_config(const hp_mesh *mesh, const hp_fsdp_config *c) {
+    if (c->size != sizeof *c)
+        return HPI_FAIL(HP_ERR_VERSION,
+                        "expected hp_fsdp_config of %zu bytes, given %zu: use HP_FSDP_CONFIG_INIT",
+                        sizeof *c, c->size);
+    if (hp_mesh_n_dims(mesh) < 1 || hp_mesh_n_dims(mesh) > 2)
+        return HPI_FAIL(
+            HP_ERR_ARGUMENT,
+            "expected a mesh of one dimension (shard) or two (replicate, shard), given %d",
+            hp_mesh_n_dims(mesh));
+    if (c->mode != HP_PER_PARAM)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected mode HP_PER_PARAM, given %d", (int)c->mode);
+    if (c->prefetch < 0 || c->prefetch > HPI_MAX_SLOTS - 2)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected prefetch in [0, %d], given %d",
+                        HPI_MAX_SLOTS - 2, c->prefetch);
+    if (c->schedule != HP_OVERLAP && c->schedule != HP_SERIAL)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected schedule HP_OVERLAP or HP_SERIAL, given %d",
+                        (int)c->schedule);
+    if (c->executor != HP_EXECUTOR_THREAD && c->executor != HP_EXECUTOR_INLINE)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected executor HP_EXECUTOR_THREAD or HP_EXECUTOR_INLINE, given %d",
+                        (int)c->executor);
+    if (c->replay_after < 0 || (c->replay_after && !c->record))
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected replay_after of at least 0, with record, given %d and %d",
+                        c->replay_after, c->record);
+    return HP_OK;
+}
+
+static hp_status take_groups(hp_fsdp *fsdp) {
+    const int shard_dim = hp_mesh_n_dims(fsdp->mesh) - 1;
+    fsdp->n_shards = hp_mesh_size(fsdp->mesh, shard_dim);
+    fsdp->shard_rank = hp_mesh_coordinate(fsdp->mesh, shard_dim);
+    fsdp->n_replicas = shard_dim ? hp_mesh_size(fsdp->mesh, 0) : 1;
+    fsdp->replica_rank = shard_dim ? hp_mesh_coordinate(fsdp->mesh, 0) : 0;
+    HP_TRY(hp_group_duplicate(hp_mesh_group(fsdp->mesh, shard_dim), &fsdp->shard));
+    HP_TRY(hp_group_duplicate(hp_mesh_group(fsdp->mesh, shard_dim), &fsdp->reduce));
+    hpi_group_set_name(fsdp->shard, "unshard");
+    hpi_group_set_name(fsdp->reduce, "reduce");
+    if (fsdp->n_replicas == 1)
+        return HP_OK;
+    HP_TRY(hp_group_duplicate(hp_mesh_group(fsdp->mesh, 0), &fsdp->replicate));
+    hpi_group_set_name(fsdp->replicate, "replicate");
+    return HP_OK;
+}
+
+hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config, hp_fsdp **out_fsdp) {
+    static const hp_fsdp_config defaults = HP_FSDP_CONFIG_INIT;
+    if (!mesh || !out_fsdp)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a mesh and out_fsdp, given NULL");
+    HP_TRY(check_config(mesh, config ? config : &defaults));
+    hp_fsdp *fsdp = hpi_alloc(1, sizeof *fsdp);
+    if (!fsdp)
+        return HP_ERR_MEMORY;
+    fsdp->mesh = mesh;
+    fsdp->world = hp_mesh_world(mesh);
+    fsdp->config = config ? *config : defaults;
+    const hp_status status = take_groups(fsdp);
+    if (status) {
+        hp_fsdp_destroy(fsdp);
+        return status;
+    }
+    *out_fsdp = fsdp;
+    return HP_OK;
+}
+
+void hp_fsdp_destroy(hp_fsdp *fsdp) {
+    if (!fsdp)
+        return;
+    hp_executor_destroy(fsdp->executor);
+    if (fsdp->memory.id && hp_symm_free(fsdp->memory) < 0) {
+        /* A peer is gone: the memory goes with the world. */
+    }
+    hp_group_destroy(fsdp->replicate);
+    hp_group_destroy(fsdp->reduce);
+    hp_group_destroy(fsdp->shard);
+    hpi_plan_destroy(fsdp->plan);
+    hpi_replay_destroy(fsdp->replay);
+    hpi_units_free(fsdp);
+    hpi_free(fsdp->plan_units);
+    hpi_free(fsdp->plan_params);
+    hpi_free(fsdp->prefetch_lists);
+    hpi_free(fsdp->unit_names);
+    hpi_free(fsdp->bindings.buffers);
+    hpi_free(fsdp->bindings.buffer_bytes);
+    hpi_free(fsdp->bindings.comms);
+    hpi_free(fsdp->bindings.comm_base);
+    hpi_free(fsdp);
+}
+
+/* ---- hooks ------------------------------------------------------------------------------- */
+
+static hp_status ask_plan(hp_fsdp *fsdp, hpi_hook hook, uint32_t unit, hpi_burst *out_burst) {
+    switch (hook) {
+    case HPI_HOOK_FORWARD_BEGIN:
+        return hpi_plan_forward_begin(fsdp->plan, unit, out_burst);
+    case HPI_HOOK_FORWARD_END:
+        return hpi_plan_forward_end(fsdp->plan, unit, out_burst);
+    case HPI_HOOK_BACKWARD_BEGIN:
+        return hpi_plan_backward_begin(fsdp->plan, unit, out_burst);
+    case HPI_HOOK_BACKWARD_END:
+        return hpi_plan_backward_end(fsdp->plan, unit, out_burst);
+    case HPI_HOOK_END:
+        return hpi_plan_end(fsdp->plan, out_burst);
+    case HPI_HOOK_UPDATE:
+        return hpi_plan_apply(fsdp->plan, HPI_OP_UPDATE, out_burst);
+    case HPI_HOOK_SCALE:
+        return hpi_plan_apply(fsdp->plan, HPI_OP_SCALE, out_burst);
+    }
+    return HPI_FAIL(HP_ERR_ARGUMENT, "expected a hook, given %d", (int)hook);
+}
+
+static hp_status run_hook(hp_fsdp *fsdp, hpi_hook hook, uint32_t unit) {
+    hpi_burst burst = {NULL, 0};
+    const bool is_replayed = hpi_replay_is_active(fsdp->replay) && fsdp->pass == HP_SYNC;
+    if (is_replayed) {
+        HP_TRY(hpi_replay_next(fsdp->replay, hook, unit, &burst));
+    } else {
+        HP_TRY(ask_plan(fsdp, hook, unit, &burst));
+        if (fsdp->replay && fsdp->pass == HP_SYNC)
+            HP_TRY(hpi_replay_note(fsdp->replay, hook, unit, burst.n));
+    }
+    const hp_status status = hp_executor_submit(fsdp->executor, burst.ops, burst.n);
+    fsdp->is_failed = status < 0;
+    return status;
+}
+
+static hp_status check_usable(const hp_fsdp *fsdp, const char *call) {
+    if (!fsdp)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected an fsdp, given NULL", call);
+    HP_TRY(hpi_world_usable(fsdp->world));
+    if (fsdp->is_failed)
+        return HPI_FAIL(HP_ERR_FAILED,
+                        "%s: expected a sound fsdp, given one in which an operation failed", call);
+    if (!fsdp->is_committed)
+        return HPI_FAIL(HP_ERR_STATE, "%s: expected hp_fsdp_commit first", call);
+    return HP_OK;
+}
+
+static const char *phase_name(hpi_phase phase) {
+    static const char *const names[] = {"idle", "in forward", "in backward"};
+    return names[phase];
+}
+
+/* A unit's call is in order when it is in a pass, in the phase that the call expects. */
+static hp_status check_unit(const hp_unit *unit, const char *call, hpi_phase expected) {
+    if (!unit)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a unit, given NULL", call);
+    HP_TRY(check_usable(unit->fsdp, call));
+    if (!unit->fsdp->in_pass)
+        return HPI_FAIL(HP_ERR_STATE, "%s: expected unit %s between hp_fsdp_begin and hp_fsdp_end",
+                        call, unit->name);
+    if (unit->phase != expected)
+        return HPI_FAIL(HP_ERR_STATE, "%s: expected unit %s to be %s, it is %s", call, unit->name,
+                        phase_name(expected), phase_name(unit->phase));
+    return HP_OK;
+}
+
+hp_status hp_forward_begin(hp_unit *unit) {
+    HP_TRY(check_unit(unit, "hp_forward_begin", HPI_PHASE_IDLE));
+    unit->is_forwarded = true;
+    return run_hook(unit->fsdp, HPI_HOOK_FORWARD_BEGIN, unit->index);
+}
+
+hp_status hp_forward_end(hp_unit *unit) {
+    HP_TRY(check_unit(unit, "hp_forward_end", HPI_PHASE_FORWARD));
+    return run_hook(unit->fsdp, HPI_HOOK_FORWARD_END, unit->index);
+}
+
+hp_status hp_backward_begin(hp_unit *unit) {
+    HP_TRY(check_unit(unit, "hp_backward_begin", HPI_PHASE_IDLE));
+    if (unit->fsdp->pass == HP_EVALUATE)
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected a HP_SYNC pass for the backward of unit %s, given HP_EVALUATE",
+                        unit->name);
+    if (!unit->is_forwarded)
+        return HPI_FAIL(HP_ERR_STATE, "expected a forward of unit %s before its backward",
+                        unit->name);
+    if (unit->is_backwarded)
+        return HPI_FAIL(HP_ERR_UNSUPPORTED,
+                        "expected one backward of unit %s in a pass, given a second", unit->name);
+    unit->is_backwarded = true;
+    return run_hook(unit->fsdp, HPI_HOOK_BACKWARD_BEGIN, unit->index);
+}
+
+hp_status hp_backward_end(hp_unit *unit) {
+    HP_TRY(check_unit(unit, "hp_backward_end", HPI_PHASE_BACKWARD));
+    return run_hook(unit->fsdp, HPI_HOOK_BACKWARD_END, unit->index);
+}
+
+/* ---- passes ------------------------------------------------------------------------------ */
+
+hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass) {
+    HP_TRY(check_usable(fsdp, "hp_fsdp_begin"));
+    if (fsdp->in_pass)
+        return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_end before the next hp_fsdp_begin");
+    if (pass != HP_SYNC && pass != HP_EVALUATE)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_SYNC or HP_EVALUATE, given %d", (int)pass);
+    const bool may_replay = fsdp->config.replay_after &&
+                            fsdp->stats.n_steps >= (uint64_t)fsdp->config.replay_after &&
+                            fsdp->pass == HP_SYNC;
+    if (fsdp->replay && pass == HP_SYNC)
+        HP_TRY(hpi_replay_begin(fsdp->replay, fsdp->executor, may_replay));
+    HP_TRY(hp_executor_begin_step(fsdp->executor));
+    hpi_plan_begin(fsdp->plan, pass);
+    for (int comm = 1; comm < HPI_N_COMMS; comm++)
+        if (fsdp->bindings.comms[comm])
+            fsdp->bindings.comm_base[comm] = hpi_coll_seq(fsdp->bindings.comms[comm]);
+    for (uint32_t i = 0; i < fsdp->n_units; i++)
+        fsdp->units[i]->is_forwarded = fsdp->units[i]->is_backwarded = false;
+    fsdp->pass = pass;
+    fsdp->in_pass = true;
+    fsdp->has_gradients = false;
+    fsdp->pass_began_ns = hpi_now_ns();
+    return HP_OK;
+}
+
+static void trace_pass(const hp_fsdp *fsdp) {
+    const hp_span span = {.name = "step",
+                          .detail = fsdp->pass == HP_SYNC ? NULL : "evaluate",
+                          .begin_ns = fsdp->pass_began_ns,
+                          .end_ns = hpi_now_ns(),
+                          .id = NOBODY,
+                          .step = (uint32_t)fsdp->stats.n_steps};
+    hp_trace_span(fsdp->config.trace, HP_STREAM_COMPUTE, &span);
+}
+
+hp_status hp_fsdp_end(hp_fsdp *fsdp) {
+    HP_TRY(check_usable(fsdp, "hp_fsdp_end"));
+    if (!fsdp->in_pass)
+        return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_begin before hp_fsdp_end");
+    for (uint32_t i = 0; i < fsdp->n_units; i++)
+        if (fsdp->units[i]->phase != HPI_PHASE_IDLE)
+            return HPI_FAIL(HP_ERR_STATE,
+                            "expected the end of unit %s before hp_fsdp_end, it is %s",
+                            fsdp->units[i]->name, phase_name(fsdp->units[i]->phase));
+    HP_TRY(run_hook(fsdp, HPI_HOOK_END, NOBODY));
+    HP_TRY(hp_executor_drain(fsdp->executor));
+    if (!hpi_plan_is_idle(fsdp->plan))
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected every queue of the plan to be empty at the end of a pass");
+    trace_pass(fsdp);
+    fsdp->in_pass = false;
+    if (fsdp->pass == HP_SYNC) {
+        fsdp->stats.n_steps++;
+        fsdp->grad_generation++;
+        fsdp->has_gradients = true;
+    }
+    return HP_OK;
+}
+
+hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context) {
+    HP_TRY(check_usable(fsdp, what == HPI_APPLY_UPDATE ? "update" : "scale"));
+    if (fsdp->in_pass)
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected hp_fsdp_end before weights or gradients are written");
+    fsdp->apply = apply;
+    fsdp->apply_context = context;
+    return run_hook(fsdp, what == HPI_APPLY_UPDATE ? HPI_HOOK_UPDATE : HPI_HOOK_SCALE, NOBODY);
+}
+
+/* ---- agreeing ---------------------------------------------------------------------------- */
+
+enum { AGREE_WORDS = 15, AGREE_TEXT_BYTES = (AGREE_WORDS - 1) * 8 };
+
+/* The first failing rank's status and the head of its message, told by every rank. */
+static hp_status tell_failure(const hp_fsdp *fsdp, const char *call, const uint64_t *words) {
+    for (int r = 0; r < hp_world_size(fsdp->world); r++) {
+        const uint64_t *theirs = words + (size_t)r * AGREE_WORDS;
+        if (!theirs[0])
+            continue;
+        char text[AGREE_TEXT_BYTES + 1] = {0};
+        memcpy(text, theirs + 1, AGREE_TEXT_BYTES);
+        return HPI_FAIL_RANK((hp_status)(int64_t)theirs[0], r, "%s: rank %d failed: %s", call, r,
+                             text);
+    }
+    return HP_OK;
+}
+
+hp_status hpi_fsdp_agree(hp_fsdp *fsdp, const char *call, hp_status mine) {
+    hp_error error = {0};
+    uint64_t words[AGREE_WORDS] = {(uint64_t)(int64_t)mine};
+    uint64_t *all = hpi_alloc((size_t)hp_world_size(fsdp->world) * AGREE_WORDS, sizeof *all);
+    if (!all)
+        return HP_ERR_MEMORY;
+    if (mine) {
+        char text[AGREE_TEXT_BYTES] = {0};
+        hp_last_error_get(&error);
+        memcpy(text, error.message, sizeof text - 1);
+        memcpy(words + 1, text, sizeof text);
+    }
+    hp_status status =
+        hpi_group_exchange(hp_world_group(fsdp->world), call, words, AGREE_WORDS, all);
+    if (!status)
+        status = mine ? hpi_error_set(&error) : tell_failure(fsdp, call, all);
+    hpi_free(all);
+    return status;
+}
+
+/* ---- looking inside ---------------------------------------------------------------------- */
+
+hp_status hp_fsdp_stats_get(const hp_fsdp *fsdp, hp_fsdp_stats *out_stats) {
+    hp_executor_stats executor;
+    if (!fsdp || !out_stats)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected fsdp and out_stats, given NULL");
+    if (!fsdp->is_committed)
+        return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_commit before statistics");
+    hp_executor_stats_get(fsdp->executor, &executor);
+    *out_stats = fsdp->stats;
+    out_stats->exposed_unshard_ns = executor.waited_ns[HP_STREAM_UNSHARD];
+    out_stats->exposed_reduce_ns = executor.waited_ns[HP_STREAM_REDUCE];
+    out_stats->exposed_replicate_ns = executor.waited_ns[HP_STREAM_REPLICATE];
+    out_stats->optimizer_bytes = fsdp->optimizer_bytes;
+    out_stats->gathered_units = hpi_plan_n_gathered(fsdp->plan);
+    return HP_OK;
+}
+
+hp_status hp_fsdp_recorded(const hp_fsdp *fsdp, const hp_op **out_ops, uint64_t *out_n,
+                           const hp_kind **out_kinds, uint32_t *out_n_kinds) {
+    HP_TRY(check_usable(fsdp, "hp_fsdp_recorded"));
+    if (!fsdp->config.record)
+        return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_config.record, given 0");
+    HP_TRY(hp_recorder_ops(fsdp->executor, out_ops, out_n));
+    *out_kinds = fsdp->kinds;
+    *out_n_kinds = HPI_OP_N_KINDS;
+    return HP_OK;
+}

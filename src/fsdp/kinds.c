@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kinds.c - what fsdp's own operations do when an executor runs them.
+ *
+ * They run on the compute stream, in the thread of the caller. The begin operations hand a unit the
+ * memory of its current life; everything that follows from it (hp_param_data, hp_param_grad) is
+ * read from there, so a replayed list behaves like a planned one.
+ */
+#include "engine.h"
+
+static hp_fsdp *owner_of(void *context) {
+    return ((hpi_bindings *)context)->owner;
+}
+
+static hp_unit *unit_of(void *context, const hp_op *op) {
+    return owner_of(context)->units[op->unit];
+}
+
+static void begin_phase(void *context, const hp_op *op, hpi_phase phase) {
+    hp_unit *unit = unit_of(context, op);
+    const bool has_storage = owner_of(context)->plan_units[op->unit].storage_bytes != 0;
+    unit->storage = has_storage ? hpi_bound(context, &op->reads[0]) : NULL;
+    unit->phase = phase;
+    unit->phase_began_ns = hpi_now_ns();
+}
+
+static void end_phase(void *context, const hp_op *op, const char *name) {
+    hp_fsdp *fsdp = owner_of(context);
+    hp_unit *unit = unit_of(context, op);
+    const hp_span span = {.name = name,
+                          .detail = unit->name,
+                          .begin_ns = unit->phase_began_ns,
+                          .end_ns = hpi_now_ns(),
+                          .id = op->id,
+                          .step = (uint32_t)fsdp->stats.n_steps};
+    hp_trace_span(fsdp->config.trace, HP_STREAM_COMPUTE, &span);
+    unit->phase = HPI_PHASE_IDLE;
+    unit->storage = unit->grad = NULL;
+}
+
+static hp_status run_forward_begin(void *context, const hp_op *op) {
+    begin_phase(context, op, HPI_PHASE_FORWARD);
+    return HP_OK;
+}
+
+static hp_status run_forward_end(void *context, const hp_op *op) {
+    end_phase(context, op, "forward");
+    return HP_OK;
+}
+
+/* Where backward writes a parameter's gradient, and how many bytes with and without padding. */
+static unsigned char *grad_of(const hp_unit *unit, const hpi_param *p) {
+    return p->is_direct ? hpi_param_grad_shard(unit, p) : unit->grad + p->grad_offset;
+}
+
+static hp_status run_backward_begin(void *context, const hp_op *op) {
+    hp_unit *unit = unit_of(context, op);
+    begin_phase(context, op, HPI_PHASE_BACKWARD);
+    unit->grad = hpi_bound(context, &op->writes[0]);
+    for (int j = 0; j < unit->n_params; j++) {
+        hpi_param *p = &unit->params[j];
+        p->grad_taken = false;
+        if (!hpi_param_is_trainable(p))
+            continue;
+        const size_t bytes = hp_dtype_size(p->dtype);
+        const uint64_t padding = p->layout.full_elements - p->layout.n_elements;
+        if (padding) /* the slot was another unit's: padding must stay zero for ever */
+            memset(grad_of(unit, p) + p->layout.n_elements * bytes, 0, padding * bytes);
+    }
+    return HP_OK;
+}
+
+/* A gradient that nobody asked for is zero. */
+static hp_status run_backward_end(void *context, const hp_op *op) {
+    hp_unit *unit = unit_of(context, op);
+    for (int j = 0; j < unit->n_params; j++) {
+        const hpi_param *p = &unit->params[j];
+        if (hpi_param_is_trainable(p) && !p->grad_taken)
+            memset(grad_of(unit, p), 0, p->layout.full_elements * hp_dtype_size(p->dtype));
+    }
+    end_phase(context, op, "backward");
+    return HP_OK;
+}
+
+static hp_status run_convert(void *context, const hp_op *op) {
+    const uint64_t bytes = op->reads[0].end - op->reads[0].begin;
+    const hp_dtype dtype = (hp_dtype)op->dtype;
+    return hpi_convert(hpi_bound(context, &op->reads[0]), dtype, hpi_bound(context, &op->writes[0]),
+                       hpi_sum_dtype(dtype), bytes / hp_dtype_size(dtype));
+}
+
+/* One step, after all sums: x / parts, or x * (factor / parts) when the user gave a factor. The
+ * scalar is computed in double and rounded once. */
+static void divide_fp32(float *x, uint64_t n, double factor, double parts) {
+    const float divisor = (float)parts, multiplier = (float)(factor / parts);
+    if (factor == 1.0)
+        for (uint64_t i = 0; i < n; i++)
+            x[i] /= divisor;
+    else
+        for (uint64_t i = 0; i < n; i++)
+            x[i] *= multiplier;
+}
+
+static void divide_fp64(double *x, uint64_t n, double factor, double parts) {
+    const double multiplier = factor / parts;
+    if (factor == 1.0)
+        for (uint64_t i = 0; i < n; i++)
+            x[i] /= parts;
+    else
+        for (uint64_t i = 0; i < n; i++)
+            x[i] *= multiplier;
+}
+
+static hp_status run_divide(void *context, const hp_op *op) {
+    const hp_fsdp *fsdp = owner_of(context);
+    const hp_unit_config *config = &unit_of(context, op)->config;
+    const double parts = config->reduce == HP_AVG ? (double)fsdp->n_shards * fsdp->n_replicas : 1.0;
+    void *x = hpi_bound(context, &op->writes[0]);
+    const uint64_t bytes = op->writes[0].end - op->writes[0].begin;
+    if (op->dtype == HP_FP64)
+        divide_fp64(x, bytes / sizeof(double), config->factor, parts);
+    else
+        divide_fp32(x, bytes / sizeof(float), config->factor, parts);
+    return HP_OK;
+}
+
+static hp_status run_apply(void *context, const hp_op *op) {
+    const hp_fsdp *fsdp = owner_of(context);
+    return fsdp->apply(fsdp->apply_context, unit_of(context, op));
+}
+
+void hpi_fsdp_register_kinds(hp_kind *out_kinds) {
+    static const hp_kind own[] = {
+        {"allocate", NULL, NULL},
+        {"release", NULL, NULL},
+        {"wait", NULL, NULL},
+        {"forward_begin", run_forward_begin, NULL},
+        {"forward_end", run_forward_end, NULL},
+        {"backward_begin", run_backward_begin, NULL},
+        {"backward_end", run_backward_end, NULL},
+        {"convert", run_convert, NULL},
+        {"divide", run_divide, NULL},
+        {"update", run_apply, NULL},
+        {"scale", run_apply, NULL},
+    };
+    _Static_assert((int)HPI_OP_ALLOCATE == (int)HPI_N_COLL_KINDS, "the collectives come first");
+    _Static_assert(sizeof own / sizeof *own == (int)HPI_OP_N_KINDS - (int)HPI_N_COLL_KINDS,
+                   "a row per kind");
+    memcpy(out_kinds, hpi_coll_kinds, HPI_N_COLL_KINDS * sizeof *out_kinds);
+    memcpy(out_kinds + HPI_N_COLL_KINDS, own, sizeof own);
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * unit.c - declaring units and parameters, and reading what they hold.
+ *
+ * A declaration copies names and shapes; values are read during commit. Between a unit's begin and
+ * end its pointers are those that the begin operation was given, so a replayed step needs no plan.
+ */
+#include "engine.h"
+
+static hp_status check_param(const hp_fsdp *fsdp, const char *unit, const hp_param *p) {
+    if (p->size != sizeof *p)
+        return HPI_FAIL(HP_ERR_VERSION,
+                        "expected hp_param of %zu bytes, given %zu: use HP_PARAM_INIT", sizeof *p,
+                        p->size);
+    if (!p->name || !*p->name)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "unit %s: expected a parameter name, given none", unit);
+    if (p->n_dims < 0 || p->n_dims > HP_MAX_DIMS)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "parameter %s: expected 0 to %d dimensions, given %d",
+                        p->name, HP_MAX_DIMS, p->n_dims);
+    for (int d = 0; d < p->n_dims; d++)
+        if (p->shape[d] < 0)
+            return HPI_FAIL(
+                HP_ERR_ARGUMENT,
+                "parameter %s: expected sizes of at least 0, given %lld in dimension %d", p->name,
+                (long long)p->shape[d], d);
+    if (p->shard_dim != HP_REPLICATED &&
+        (p->shard_dim < 0 || (p->n_dims && p->shard_dim >= p->n_dims)))
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "parameter %s: expected shard_dim in [0, %d) or HP_REPLICATED, given %d",
+                        p->name, p->n_dims ? p->n_dims : 1, p->shard_dim);
+    if (!hp_dtype_size(p->dtype))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "parameter %s: expected an hp_dtype, given %d", p->name,
+                        (int)p->dtype);
+    const bool can_train = p->dtype == HP_FP32 || p->dtype == HP_FP64 || p->dtype == HP_BF16;
+    if (!p->is_frozen && !p->is_ignored && !can_train)
+        return HPI_FAIL(HP_ERR_UNSUPPORTED,
+                        "parameter %s: expected fp32, fp64 or bf16 for one that trains, given %s",
+                        p->name, hp_dtype_name(p->dtype));
+    for (uint32_t i = 0; i < fsdp->n_units; i++)
+        for (int j = 0; j < fsdp->units[i]->n_params; j++)
+            if (strcmp(fsdp->units[i]->params[j].name, p->name) == 0)
+                return HPI_FAIL(
+                    HP_ERR_ARGUMENT,
+                    "expected a new parameter name in unit %s, given %s, which unit %s has", unit,
+                    p->name, fsdp->units[i]->name);
+    return HP_OK;
+}
+
+static hp_status check_unit(const hp_fsdp *fsdp, const char *name, const hp_param *params,
+                            int n_params, const hp_unit_config *config) {
+    if (fsdp->is_committed)
+        return HPI_FAIL(HP_ERR_STATE, "expected units before hp_fsdp_commit, given %s after it",
+                        name);
+    if (n_params < 0 || (n_params && !params))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "unit %s: expected an array of parameters, given %d at %p",
+                        name, n_params, (const void *)params);
+    if (config && config->size != sizeof *config)
+        return HPI_FAIL(HP_ERR_VERSION,
+                        "expected hp_unit_config of %zu bytes, given %zu: use HP_UNIT_CONFIG_INIT",
+                        sizeof *config, config->size);
+    if (config && config->reduce != HP_AVG && config->reduce != HP_SUM)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "unit %s: expected reduce HP_AVG or HP_SUM, given %d",
+                        name, (int)config->reduce);
+    if (config && !(config->factor > 0 && config->factor < 1e38))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "unit %s: expected a positive finite factor, given %g",
+                        name, config->factor);
+    for (int j = 0; j < n_params; j++) {
+        HP_TRY(check_param(fsdp, name, &params[j]));
+        for (int k = 0; k < j; k++)
+            if (strcmp(params[k].name, params[j].name) == 0)
+                return HPI_FAIL(HP_ERR_ARGUMENT,
+                                "unit %s: expected different parameter names, given %s twice", name,
+                                params[j].name);
+    }
+    return HP_OK;
+}
+
+static hp_status copy_param(const hp_param *from, hpi_param *to) {
+    to->name = hpi_strdup(from->name);
+    to->n_dims = from->n_dims;
+    memcpy(to->shape, from->shape, sizeof to->shape);
+    to->shard_dim = from->shard_dim;
+    to->dtype = from->dtype;
+    to->is_frozen = from->is_frozen != 0;
+    to->is_ignored = from->is_ignored != 0;
+    to->master = to->is_frozen ? to->dtype : hpi_sum_dtype(to->dtype);
+    to->has_cast = !to->is_ignored && to->master != to->dtype;
+    to->alias_of = -1;
+    to->bucket = -1;
+    to->data = from->data;
+    to->fill = from->fill;
+    to->fill_context = from->fill_context;
+    return to->name ? HP_OK : HP_ERR_MEMORY;
+}
+
+static void unit_free(hp_unit *unit) {
+    if (!unit)
+        return;
+    for (int j = 0; unit->params && j < unit->n_params; j++)
+        hpi_free(unit->params[j].name);
+    hpi_free(unit->params);
+    hpi_free(unit->prefetch);
+    hpi_free(unit->name);
+    hpi_free(unit);
+}
+
+void hpi_units_free(hp_fsdp *fsdp) {
+    for (uint32_t i = 0; i < fsdp->n_units; i++)
+        unit_free(fsdp->units[i]);
+    hpi_free(fsdp->units);
+}
+
+static hp_status unit_fill(hp_unit *unit, const char *name, const hp_param *params, int n_params) {
+    unit->name = hpi_strdup(name);
+    unit->params = hpi_alloc((size_t)n_params, sizeof *unit->params);
+    if (!unit->name || !unit->params)
+        return HP_ERR_MEMORY;
+    unit->n_params = n_params;
+    for (int j = 0; j < n_params; j++)
+        HP_TRY(copy_param(&params[j], &unit->params[j]));
+    if (!unit->config.prefetch)
+        return HP_OK;
+    const size_t n = (size_t)unit->config.n_prefetch;
+    unit->prefetch = hpi_alloc(n, sizeof *unit->prefetch);
+    if (!unit->prefetch)
+        return HP_ERR_MEMORY;
+    memcpy(unit->prefetch, unit->config.prefetch, n * sizeof *unit->prefetch);
+    return HP_OK;
+}
+
+static hp_status reserve_unit(hp_fsdp *fsdp) {
+    if (fsdp->n_units < fsdp->units_capacity)
+        return HP_OK;
+    const uint32_t capacity = fsdp->units_capacity ? 2 * fsdp->units_capacity : 16;
+    hp_unit **grown = hpi_alloc(capacity, sizeof *grown);
+    if (!grown)
+        return HP_ERR_MEMORY;
+    if (fsdp->n_units)
+        memcpy(grown, fsdp->units, fsdp->n_units * sizeof *grown);
+    hpi_free(fsdp->units);
+    fsdp->units = grown;
+    fsdp->units_capacity = capacity;
+    return HP_OK;
+}
+
+hp_status hp_unit_create(hp_fsdp *fsdp, const char *name, const hp_param *params, int n_params,
+                         const hp_unit_config *config, hp_unit **out_unit) {
+    static const hp_unit_config defaults = HP_UNIT_CONFIG_INIT;
+    if (!fsdp || !name || !out_unit)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected fsdp, name and out_unit, given NULL");
+    HP_TRY(check_unit(fsdp, name, params, n_params, config));
+    HP_TRY(reserve_unit(fsdp));
+    hp_unit *unit = hpi_alloc(1, sizeof *unit);
+    if (!unit)
+        return HP_ERR_MEMORY;
+    unit->fsdp = fsdp;
+    unit->index = fsdp->n_units;
+    unit->config = config ? *config : defaults;
+    const hp_status status = unit_fill(unit, name, params, n_params);
+    if (status) {
+        unit_free(unit);
+        return status;
+    }
+    fsdp->units[fsdp->n_units++] = unit;
+    *out_unit = unit;
+    return HP_OK;
+}
+
+int hp_unit_n_params(const hp_unit *unit) {
+    return unit->n_params;
+}
+const char *hp_unit_name(const hp_unit *unit) {
+    return unit->name;
+}
+
+/* ---- reading ----------------------------------------------------------------------------- */
+
+const hpi_param *hpi_unit_param(const hp_unit *unit, int param) {
+    if (!unit || param < 0 || param >= unit->n_params) {
+        (void)HPI_FAIL(HP_ERR_ARGUMENT, "expected a parameter in [0, %d), given %d",
+                       unit ? unit->n_params : 0, param);
+        return NULL;
+    }
+    const hpi_param *p = &unit->params[param];
+    if (p->is_ignored) {
+        (void)HPI_FAIL(HP_ERR_STATE, "expected a managed parameter, given %s, which is ignored",
+                       p->name);
+        return NULL;
+    }
+    return p->alias_of >= 0 ? &unit->params[p->alias_of] : p;
+}
+
+static unsigned char *buffer_of(const hp_unit *unit, hp_ref ref) {
+    return unit->fsdp->bindings.buffers[ref.buffer];
+}
+
+static const hpi_plan_unit *plan_of(const hp_unit *unit) {
+    return &unit->fsdp->plan_units[unit->index];
+}
+
+void *hpi_param_master(const hp_unit *unit, const hpi_param *p) {
+    return buffer_of(unit, plan_of(unit)->shard) + p->shard_offset;
+}
+
+void *hpi_param_cast(const hp_unit *unit, const hpi_param *p) {
+    return p->has_cast ? buffer_of(unit, plan_of(unit)->cast) + p->cast_offset : NULL;
+}
+
+void *hpi_param_grad_shard(const hp_unit *unit, const hpi_param *p) {
+    return p->bucket < 0 ? NULL
+                         : buffer_of(unit, plan_of(unit)->bucket[p->bucket]) + p->bucket_offset;
+}
+
+hp_status hpi_param_refresh_cast(const hp_unit *unit, const hpi_param *p) {
+    if (!p->has_cast)
+        return HP_OK;
+    return hpi_convert(hpi_param_master(unit, p), p->master, hpi_param_cast(unit, p), p->dtype,
+                       p->layout.shard_elements);
+}
+
+/* Is the parameter's full form a gathered copy, or the shard itself? */
+static bool is_gathered(const hp_fsdp *fsdp, const hpi_param *p) {
+    return fsdp->n_shards > 1 && p->layout.n_shards > 1;
+}
+
+const void *hp_param_data(const hp_unit *unit, int param) {
+    static const _Alignas(64) unsigned char no_elements[64];
+    const hpi_param *p = hpi_unit_param(unit, param);
+    if (!p)
+        return NULL;
+    if (unit->phase == HPI_PHASE_IDLE) {
+        (void)HPI_FAIL(HP_ERR_STATE, "expected unit %s between begin and end to read %s",
+                       unit->name, p->name);
+        return NULL;
+    }
+    if (!p->layout.n_elements)
+        return no_elements;
+    if (is_gathered(unit->fsdp, p))
+        return unit->storage + p->storage_offset;
+    return p->has_cast ? hpi_param_cast(unit, p) : hpi_param_master(unit, p);
+}
+
+void *hp_param_grad(hp_unit *unit, int param) {
+    static _Alignas(64) unsigned char no_elements[64]; /* nobody may write into it: zero elements */
+    hpi_param *p = (hpi_param *)hpi_unit_param(unit, param);
+    if (!p)
+        return NULL;
+    if (p->is_frozen || unit->phase != HPI_PHASE_BACKWARD) {
+        (void)HPI_FAIL(
+            HP_ERR_STATE,
+            "expected a trainable parameter of unit %s between backward begin and end, given %s%s",
+            unit->name, p->name, p->is_frozen ? ", which is frozen" : "");
+        return NULL;
+    }
+    if (!p->layout.n_elements)
+        return no_elements;
+    p->grad_taken = true;
+    return p->is_direct ? hpi_param_grad_shard(unit, p) : unit->grad + p->grad_offset;
+}
+
+hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard) {
+    const hpi_param *p = hpi_unit_param(unit, param);
+    if (!p)
+        return HP_ERR_ARGUMENT;
+    if (!unit->fsdp->is_committed)
+        return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_commit before the shard of %s is read",
+                        p->name);
+    uint64_t begin, end;
+    hpi_layout_rows(&p->layout, p->layout.n_shards > 1 ? unit->fsdp->shard_rank : 0, &begin, &end);
+    *out_shard = (hp_shard){
+        .begin = (int64_t)begin,
+        .end = (int64_t)end,
+        .n_elements = p->layout.outer * (end - begin) * p->layout.inner,
+        .dtype = p->master,
+        .values = p->layout.n_elements ? hpi_param_master(unit, p) : NULL,
+        .grad = unit->fsdp->has_gradients && p->bucket >= 0 ? hpi_param_grad_shard(unit, p) : NULL,
+    };
+    return HP_OK;
+}
