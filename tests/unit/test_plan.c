@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-// cmocka comes last
+
 #include <cmocka.h>
 
 enum { N_UNITS = 4, MAX_OPS = 400 };
@@ -73,19 +73,18 @@ static void name_op(const hp_op *op, char *out, size_t size) {
     static const char *const kinds[] = {"gather",  "scatter", "replicate", "allocate", "release",
                                         "wait",    "forward", "forwarded", "backward", "backwarded",
                                         "convert", "divide",  "update",    "scale"};
-    const uint32_t buffer = op->kind == HPI_OP_RELEASE ? op->reads[0].buffer : op->writes[0].buffer;
-    const bool is_memory = op->kind == HPI_OP_RELEASE || op->kind == HPI_OP_ALLOCATE;
-    const uint32_t last_storage = 2 * N_UNITS; /* shards and buckets lie below the slots */
     char of_unit[16] = "";
     if (op->unit != UINT32_MAX)
         snprintf(of_unit, sizeof of_unit, " %u", op->unit);
-    snprintf(out, size, "%s%s%s", kinds[op->kind], of_unit,
-             is_memory ? (buffer - last_storage > 0 && op->bytes == 128 ? "" : " ?") : "");
+    snprintf(out, size, "%s%s", kinds[op->kind], of_unit);
 }
 
-/* Is the slot one for gradients? They come last. */
-static bool is_grad_slot(const struct bench *b, uint32_t buffer) {
-    return buffer == b->config.grad_slots[0] || buffer == b->config.grad_slots[1];
+/* Is it an allocate or release of a slot for gradients? */
+static bool is_grad_memory(const struct bench *b, const hp_op *op) {
+    const bool is_release = op->kind == HPI_OP_RELEASE;
+    const uint32_t buffer = is_release ? op->reads[0].buffer : op->writes[0].buffer;
+    return (is_release || op->kind == HPI_OP_ALLOCATE) &&
+           (buffer == b->config.grad_slots[0] || buffer == b->config.grad_slots[1]);
 }
 
 /* The burst as text, a line per operation. */
@@ -99,19 +98,13 @@ static const char *describe(struct bench *b, hpi_burst burst) {
         assert_int_equal(op->id, b->n_ops);
         b->ops[b->n_ops++] = *op;
         name_op(op, name, sizeof name);
-        const bool grad = is_grad_slot(b, op->kind == HPI_OP_RELEASE ? op->reads[0].buffer
-                                                                     : op->writes[0].buffer) &&
-                          (op->kind == HPI_OP_RELEASE || op->kind == HPI_OP_ALLOCATE);
-        at +=
-            (size_t)snprintf(b->text + at, sizeof b->text - at, "%s%s", name, grad ? " grad" : "");
-        for (uint32_t w = 0; w < op->n_waits; w++) {
-            name_op(&b->ops[hpi_event_op(op->waits[w])], name, sizeof name);
-            at += (size_t)snprintf(b->text + at, sizeof b->text - at, " <-%s%s", name,
-                                   hpi_event_is_drained(op->waits[w]) ? "*" : "");
-        }
-        at += (size_t)snprintf(b->text + at, sizeof b->text - at, "\n");
+        const bool grad = is_grad_memory(b, op);
+        at += (size_t)snprintf(b->text + at, sizeof b->text - at, " <-%s%s", name,
+                               hpi_event_is_drained(op->waits[w]) ? "*" : "");
     }
-    return b->text;
+    at += (size_t)snprintf(b->text + at, sizeof b->text - at, "\n");
+}
+return b->text;
 }
 
 #define EXPECT(b, call, lines)                                                                     \
