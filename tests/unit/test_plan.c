@@ -99,12 +99,16 @@ static const char *describe(struct bench *b, hpi_burst burst) {
         b->ops[b->n_ops++] = *op;
         name_op(op, name, sizeof name);
         const bool grad = is_grad_memory(b, op);
-        at += (size_t)snprintf(b->text + at, sizeof b->text - at, " <-%s%s", name,
-                               hpi_event_is_drained(op->waits[w]) ? "*" : "");
+        at +=
+            (size_t)snprintf(b->text + at, sizeof b->text - at, "%s%s", name, grad ? " grad" : "");
+        for (uint32_t w = 0; w < op->n_waits; w++) {
+            name_op(&b->ops[hpi_event_op(op->waits[w])], name, sizeof name);
+            at += (size_t)snprintf(b->text + at, sizeof b->text - at, " <-%s%s", name,
+                                   hpi_event_is_drained(op->waits[w]) ? "*" : "");
+        }
+        at += (size_t)snprintf(b->text + at, sizeof b->text - at, "\n");
     }
-    at += (size_t)snprintf(b->text + at, sizeof b->text - at, "\n");
-}
-return b->text;
+    return b->text;
 }
 
 #define EXPECT(b, call, lines)                                                                     \
