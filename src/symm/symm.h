@@ -8,6 +8,10 @@
 #include "../world/world.h"
 #include <hyperparallel/symm.h>
 
+/* Make what the look-ups below need. A thread calls it once before its first look-up, unless it
+ * holds a handle; until then everything is ordinary memory. Errors: MEMORY, FORKED, FAILED. */
+hp_status hpi_symm_begin(hp_world *world);
+
 /* Is [pointer, pointer + bytes) inside a live allocation that all members of `group` hold? Then
  * out_peers[i], i in [0, group size), is the same place in group rank i's block as seen from here,
  * provided that every member passes the same place; else false. No lock, no allocation. */
@@ -23,5 +27,15 @@ hpi_place hpi_symm_place(hp_world *world, const void *pointer, uint64_t bytes);
 /* The other way: where `place` of world rank `world_rank` is seen here; NULL when it is not shared
  * with us. Any thread. */
 void *hpi_symm_at(hp_world *world, hpi_place place, int world_rank);
+
+/* hp_symm_alloc for a caller that holds `group` (hpi_group_enter), as a collective does. */
+hp_status hpi_symm_alloc_inside(hp_group *group, uint64_t bytes, uint64_t alignment,
+                                hp_symm *out_memory);
+/* hp_symm_free without the others: the caller knows that no member reaches for this rank's block any
+ * more. All-zero handle: nothing. */
+void hpi_symm_drop(hp_symm memory);
+
+/* Freed blocks are filled with 0xdb from now on, so that a use after free shows. For tests. */
+hp_status hpi_symm_poison(hp_world *world, bool is_on);
 
 #endif

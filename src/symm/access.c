@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * access.c - put, get, signal, wait: one rank reaching into another's block.
+ *
+ * Every call finds the block by the handle's key, checks the range, and only then touches memory.
+ * A put is a plain copy; the signal after it is a sequentially consistent store, which releases the
+ * copy to whoever acquires the word in hp_symm_wait and lets the sleepers' count be looked at
+ * after.
+ */
+#include "state.h"
+
+/* A range in somebody's block, as the caller names it. */
+typedef struct target {
+    hp_symm memory;
+    uint64_t offset, bytes;
+    int rank;        /* in `group` */
+    hp_group *group; /* NULL: the block's own */
+    bool is_own;     /* this rank's block; rank and group say nothing */
+} target;
+
+/* Where that is. */
+typedef struct spot {
+    unsigned char *pointer;
+    int world_rank;
+    hp_group *group; /* of the block */
+} spot;
+
+static hp_status check_range(const hpi_block *b, const target *t) {
+    if (t->offset > b->bytes || t->bytes > b->bytes - t->offset)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected a range inside %llu bytes, given %llu bytes at offset %llu",
+                        (unsigned long long)b->bytes, (unsigned long long)t->bytes,
+                        (unsigned long long)t->offset);
+    return HP_OK;
+}
+
+/* The rank in the world that the target means. */
+static hp_status find_rank(const hpi_block *b, const target *t, int *out_world_rank) {
+    if (t->is_own) {
+        *out_world_rank = hp_world_rank(t->memory.world);
+        return HP_OK;
+    }
+    const int n = t->group ? hp_group_size(t->group) : b->n_members;
+    if (t->group && hp_group_world(t->group) != t->memory.world)
+        return HPI_FAIL(HP_ERR_HANDLE, "expected memory of the world of %s, given another world's",
+                        hpi_group_name(t->group));
+    if (t->rank < 0 || t->rank >= n)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a rank from 0 to %d, given %d", n - 1, t->rank);
+    *out_world_rank = t->group ? hp_group_world_rank(t->group, t->rank) : b->members[t->rank];
+    if (!b->at[*out_world_rank])
+        return HPI_FAIL_RANK(HP_ERR_ARGUMENT, *out_world_rank,
+                             "expected a rank that the memory was allocated over, world rank %d "
+                             "took no part",
+                             *out_world_rank);
+    return HP_OK;
+}
+
+static hp_status reach_block(const hpi_block *b, const target *t, spot *out_spot) {
+    int world_rank = -1;
+    if (!b)
+        return HPI_FAIL(HP_ERR_HANDLE, "expected live memory, id %llx is freed or not this rank's",
+                        (unsigned long long)t->memory.id);
+    HP_TRY(find_rank(b, t, &world_rank));
+    HP_TRY(check_range(b, t));
+    *out_spot = (spot){b->at[world_rank] + t->offset, world_rank, b->group};
+    return HP_OK;
+}
+
+/* From a handle to an address; nothing is touched. */
+static hp_status reach(const target *t, spot *out_spot) {
+    hp_world *world = t->memory.world;
+    if (!world)
+        return HPI_FAIL(HP_ERR_HANDLE, "expected live memory, given the all-zero handle");
+    HP_TRY(hpi_world_usable(world));
+    hpi_symm_state *s = hpi_symm_state_find(world);
+    if (!s)
+        return HPI_FAIL(HP_ERR_HANDLE, "expected live memory, this world has none");
+    const hpi_snapshot *snapshot = hpi_table_enter(&s->table);
+    const hp_status status = reach_block(hpi_snapshot_by_key(snapshot, t->memory.id), t, out_spot);
+    hpi_table_leave(&s->table);
+    return status;
+}
+
+static hp_status reach_word(const target *t, spot *out_spot) {
+    if (t->offset % sizeof(uint64_t) != 0)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected the offset of a signal to be a multiple of 8, "
+                        "given %llu",
+                        (unsigned long long)t->offset);
+    return reach(t, out_spot);
+}
+
+static _Atomic uint64_t *word_at(const spot *place) {
+    return (_Atomic uint64_t *)(void *)place->pointer;
+}
+
+static hp_status check_signal_op(hp_signal_op op) {
+    if (op != HP_SIGNAL_SET && op != HP_SIGNAL_ADD)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_SIGNAL_SET or HP_SIGNAL_ADD, given %d",
+                        (int)op);
+    return HP_OK;
+}
+
+static void raise_word(hp_world *world, const spot *place, hp_signal_op op, uint64_t value) {
+    if (op == HP_SIGNAL_SET)
+        atomic_store_explicit(word_at(place), value, memory_order_seq_cst);
+    else
+        atomic_fetch_add_explicit(word_at(place), value, memory_order_seq_cst);
+    hpi_world_wake(world, place->world_rank);
+}
+
+hp_status hp_symm_put(hp_symm memory, uint64_t offset, const void *source, uint64_t bytes, int rank,
+                      hp_group *group) {
+    const target t = {memory, offset, bytes, rank, group, false};
+    spot to;
+    if (!source && bytes)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a source, given NULL");
+    HP_TRY(reach(&t, &to));
+    if (bytes)
+        memmove(to.pointer, source, bytes);
+    return HP_OK;
+}
+
+hp_status hp_symm_get(void *out_target, hp_symm memory, uint64_t offset, uint64_t bytes, int rank,
+                      hp_group *group) {
+    const target t = {memory, offset, bytes, rank, group, false};
+    spot from;
+    if (!out_target && bytes)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a target, given NULL");
+    HP_TRY(reach(&t, &from));
+    if (bytes)
+        memmove(out_target, from.pointer, bytes);
+    return HP_OK;
+}
+
+hp_status hp_symm_signal(hp_symm memory, uint64_t offset, hp_signal_op op, uint64_t value, int rank,
+                         hp_group *group) {
+    const target t = {memory, offset, sizeof(uint64_t), rank, group, false};
+    spot word;
+    HP_TRY(check_signal_op(op));
+    HP_TRY(reach_word(&t, &word));
+    raise_word(memory.world, &word, op, value);
+    return HP_OK;
+}
+
+hp_status hp_symm_put_signal(hp_symm memory, uint64_t offset, const void *source, uint64_t bytes,
+                             hp_symm signal, uint64_t signal_offset, hp_signal_op op,
+                             uint64_t value, int rank, hp_group *group) {
+    const target t = {signal, signal_offset, sizeof(uint64_t), rank, group, false};
+    spot word;
+    HP_TRY(check_signal_op(op));
+    HP_TRY(reach_word(&t, &word)); /* before the data moves: all or nothing */
+    HP_TRY(hp_symm_put(memory, offset, source, bytes, rank, group));
+    raise_word(signal.world, &word, op, value);
+    return HP_OK;
+}
+
+hp_status hp_symm_wait(hp_symm memory, uint64_t offset, hp_compare compare, uint64_t value,
+                       uint64_t timeout_ms) {
+    const target t = {memory, offset, sizeof(uint64_t), 0, NULL, true};
+    spot word;
+    if ((unsigned)compare > HP_LE)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_EQ to HP_LE, given %d", (int)compare);
+    HP_TRY(reach_word(&t, &word));
+    const hpi_reason reason = {.operation = "symm_wait",
+                               .group = word.group,
+                               .rank = -1,
+                               .seq = value,
+                               .timeout_ms = timeout_ms};
+    return hpi_world_wait(memory.world, word_at(&word), compare, value, &reason);
+}
+
+hp_status hp_symm_pointer(hp_symm memory, int rank, hp_group *group, void **out_pointer) {
+    const target t = {memory, 0, 0, rank, group, false};
+    spot place;
+    if (!out_pointer)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the pointer, given NULL");
+    HP_TRY(reach(&t, &place));
+    *out_pointer = place.pointer;
+    return HP_OK;
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * alloc.c - taking and giving back, collectively over a group.
+ *
+ * Each member takes a place in its own heap, then all exchange what they asked for and where it
+ * lies. Only when all agree is memory committed and zeroed; a second exchange says that all
+ * succeeded. So either every member holds the block or none does, the offsets need not be equal,
+ * and a member that cannot take part tells the others instead of leaving them to their deadline.
+ */
+#include "state.h"
+
+#include <stdio.h>
+
+enum {
+    WORD_STATUS,
+    WORD_BYTES,
+    WORD_ALIGNMENT,
+    WORD_IS_SPANNING,
+    WORD_KEY,
+    WORD_OFFSET,
+    WORD_FRESH,
+    N_WORDS
+};
+enum { MAX_ALIGNMENT = 4096, DEFAULT_ALIGNMENT = 64 };
+
+typedef struct request {
+    hpi_symm_state *state;
+    hp_group *group;
+    uint64_t bytes, alignment;
+    bool is_spanning;
+} request;
+
+/* A status as a word, and back. */
+static uint64_t status_word(hp_status status) {
+    return (uint64_t)(int64_t)status;
+}
+static hp_status word_status(uint64_t word) {
+    return (hp_status)(int64_t)word;
+}
+
+/* ---- agreeing ---- */
+
+static bool same_request(const uint64_t *a, const uint64_t *b) {
+    return a[WORD_BYTES] == b[WORD_BYTES] && a[WORD_ALIGNMENT] == b[WORD_ALIGNMENT] &&
+           a[WORD_IS_SPANNING] == b[WORD_IS_SPANNING];
+}
+
+/* The same text on every rank: what each of them asked for. */
+static hp_status fail_mismatch(const request *q, const uint64_t *all, int odd_one) {
+    char text[480];
+    int used = 0;
+    for (int i = 0; i < hp_group_size(q->group) && used < (int)sizeof text - 1; i++) {
+        const uint64_t *words = all + (size_t)i * N_WORDS;
+        used += snprintf(text + used, sizeof text - (size_t)used,
+                         "%srank %d (world %d) %llu bytes%s", i ? ", " : "", i,
+                         hp_group_world_rank(q->group, i), (unsigned long long)words[WORD_BYTES],
+                         words[WORD_IS_SPANNING] ? " spanning" : "");
+        if (words[WORD_ALIGNMENT] != all[WORD_ALIGNMENT] && used < (int)sizeof text - 1)
+            used += snprintf(text + used, sizeof text - (size_t)used, " aligned to %llu",
+                             (unsigned long long)words[WORD_ALIGNMENT]);
+    }
+    return HPI_FAIL_RANK(HP_ERR_MISMATCH, hp_group_world_rank(q->group, odd_one),
+                         "expected the same size on every rank of %s, given: %s",
+                         hpi_group_name(q->group), text);
+}
+
+/* The first failure among the members: our own keeps its record. `own` is this rank's status. */
+static hp_status agree_on_status(hp_group *group, const uint64_t *all, int n_words, hp_status own) {
+    if (own < 0)
+        return own;
+    for (int i = 0; i < hp_group_size(group); i++) {
+        const hp_status status = word_status(all[(size_t)i * (size_t)n_words]);
+        if (status < 0)
+            return HPI_FAIL_RANK(status, hp_group_world_rank(group, i),
+                                 "rank %d (world %d) of %s could not take its part: %s", i,
+                                 hp_group_world_rank(group, i), hpi_group_name(group),
+                                 hp_status_text(status));
+    }
+    return HP_OK;
+}
+
+static hp_status agree_on_request(const request *q, const uint64_t *all, hp_status own) {
+    for (int i = 1; i < hp_group_size(q->group); i++)
+        if (!same_request(all, all + (size_t)i * N_WORDS))
+            return fail_mismatch(q, all, i);
+    return agree_on_status(q->group, all, N_WORDS, own);
+}
+
+/* Has everyone succeeded? `votes` has room for a word of each. */
+static hp_status vote(hp_group *group, hp_status own, uint64_t *votes) {
+    const uint64_t word = status_word(own);
+    HP_TRY(hpi_group_exchange(group, "symm_alloc", &word, 1, votes));
+    return agree_on_status(group, votes, 1, own);
+}
+
+/* ---- this rank's part ---- */
+
+/* Bytes of [offset, offset + bytes) that were never committed. */
+static uint64_t fresh_bytes(const hpi_symm_state *s, uint64_t offset, uint64_t bytes) {
+    const uint64_t end = offset + hpi_heap_room(bytes);
+    return end > s->committed_bytes ? end - s->committed_bytes : 0;
+}
+
+static hp_status check_request(const request *q) {
+    if (q->alignment > MAX_ALIGNMENT || !hpi_is_power_of_two(q->alignment))
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected an alignment that is a power of two up to %d, given %llu",
+                        MAX_ALIGNMENT, (unsigned long long)q->alignment);
+    if (q->is_spanning && (q->bytes == 0 || q->bytes % HPI_HEAP_UNIT != 0))
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected bytes_per_rank to be a positive multiple of %d, given %llu",
+                        HPI_HEAP_UNIT, (unsigned long long)q->bytes);
+    uint64_t total;
+    if (q->is_spanning && !hpi_multiply(q->bytes, (uint64_t)hp_group_size(q->group), &total))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected less than 2^64 bytes in all, given %llu x %d",
+                        (unsigned long long)q->bytes, hp_group_size(q->group));
+    return HP_OK;
+}
+
+/* Fill `words` with what this rank asks for and where it would lie. */
+static hp_status reserve(const request *q, uint64_t *words) {
+    hpi_symm_state *s = q->state;
+    memset(words, 0, N_WORDS * sizeof *words);
+    words[WORD_BYTES] = q->bytes;
+    words[WORD_ALIGNMENT] = q->alignment;
+    words[WORD_IS_SPANNING] = q->is_spanning;
+    hp_status status = check_request(q);
+
+    pthread_mutex_lock(&s->lock);
+    words[WORD_KEY] = ((uint64_t)hp_world_rank(s->world) + 1) << 40 | ++s->n_keys;
+    if (status == HP_OK && !q->is_spanning) {
+        status = hpi_heap_take(&s->heap, q->bytes, q->alignment, &words[WORD_OFFSET]);
+        if (status == HP_OK)
+            words[WORD_FRESH] = fresh_bytes(s, words[WORD_OFFSET], q->bytes);
+    }
+    pthread_mutex_unlock(&s->lock);
+    words[WORD_STATUS] = status_word(status);
+    return status;
+}
+
+static void release(const request *q, uint64_t offset) {
+    if (q->is_spanning)
+        return;
+    pthread_mutex_lock(&q->state->lock);
+    hpi_heap_give(&q->state->heap, offset, q->bytes);
+    pthread_mutex_unlock(&q->state->lock);
+}
+
+/* May the members together take what they are about to commit? */
+static hp_status check_memory(const request *q, const uint64_t *all) {
+    uint64_t total = 0;
+    for (int i = 0; i < hp_group_size(q->group); i++)
+        total += all[(size_t)i * N_WORDS + WORD_FRESH];
+    return total ? hpi_world_check_memory(q->state->world, total, "symmetric memory") : HP_OK;
+}
+
+/* Commit what is fresh, zero what was used before. */
+static hp_status commit(const request *q, uint64_t offset) {
+    hpi_symm_state *s = q->state;
+    const uint64_t end = offset + hpi_heap_room(q->bytes);
+    pthread_mutex_lock(&s->lock);
+    const uint64_t committed = s->committed_bytes;
+    hp_status status = HP_OK;
+    if (end > committed)
+        status = hpi_world_commit(s->world, committed, end - committed);
+    if (status == HP_OK)
+        s->committed_bytes = hpi_max(committed, end);
+    pthread_mutex_unlock(&s->lock);
+    if (status == HP_OK && offset < committed)
+        memset(s->segment + offset, 0, hpi_min(end, committed) - offset);
+    return status;
+}
+
+/* Where the members' blocks are seen here. */
+static void locate(const request *q, const uint64_t *all, hpi_block *b) {
+    for (int i = 0; i < b->n_members; i++) {
+        uint64_t bytes;
+        unsigned char *segment = hpi_world_segment(q->state->world, b->members[i], &bytes);
+        b->at[b->members[i]] = q->is_spanning ? (unsigned char *)b->map + (uint64_t)i * q->bytes
+                                              : segment + all[(size_t)i * N_WORDS + WORD_OFFSET];
+    }
+    b->base = b->at[hp_world_rank(q->state->world)];
+}
+
+static hp_status publish(const request *q, hpi_block *block) {
+    hpi_symm_state *s = q->state;
+    pthread_mutex_lock(&s->lock);
+    const hp_status status = hpi_table_insert(&s->table, block);
+    if (status == HP_OK) {
+        s->n_allocations++;
+        s->spanning_bytes += q->is_spanning ? q->bytes : 0;
+        s->peak_bytes = hpi_max(s->peak_bytes, s->heap.used_bytes + s->spanning_bytes);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* Take a published block out again; its record is freed by the table. */
+static void retract(hpi_symm_state *s, const hpi_block *block) {
+    pthread_mutex_lock(&s->lock);
+    s->n_allocations--;
+    s->spanning_bytes -= block->map ? block->bytes : 0;
+    hpi_block_kill((hpi_block *)block);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The members agree on who lies where (`all`): take the memory for good and publish the block,
+ * which is taken over. A failure of one member undoes it on all. */
+static hp_status settle(const request *q, const uint64_t *all, uint64_t *votes, hpi_block *block) {
+    const uint64_t map_bytes = q->bytes * (uint64_t)hp_group_size(q->group);
+    bool is_published = false;
+    hp_status own = check_memory(q, all);
+    if (q->is_spanning) { /* mapping is collective: all begin it, or none */
+        own = vote(q->group, own, votes);
+        if (own == HP_OK)
+            own = hpi_group_map(q->group, map_bytes, &block->map);
+    } else if (own == HP_OK) {
+        own = commit(q, block->offset);
+    }
+    if (own == HP_OK) {
+        locate(q, all, block);
+        own = publish(q, block);
+        is_published = own == HP_OK;
+    }
+    const hp_status status = vote(q->group, own, votes);
+    if (status < 0) {
+        void *map = block->map;
+        if (is_published)
+            retract(q->state, block);
+        else
+            hpi_block_free(block);
+        if (map)
+            hpi_group_unmap(q->group, map, map_bytes);
+    }
+    return status;
+}
+
+static hp_status take(const request *q, hp_symm *out_memory) {
+    const size_t n = (size_t)hp_group_size(q->group);
+    uint64_t words[N_WORDS], *all = hpi_alloc(n, (N_WORDS + 1) * sizeof *all);
+    hpi_block *block = hpi_block_make(q->group);
+    hp_status status = HP_ERR_MEMORY, own = HP_ERR_MEMORY;
+    if (!all || !block)
+        goto out;
+    own = reserve(q, words);
+    status = hpi_group_exchange(q->group, "symm_alloc", words, N_WORDS, all);
+    if (status == HP_OK)
+        status = agree_on_request(q, all, own);
+    if (status < 0)
+        goto out;
+    block->key = all[WORD_KEY];
+    block->bytes = q->bytes;
+    block->offset = words[WORD_OFFSET];
+    block->group = q->group;
+    const hp_symm memory = {q->state->world, block->key};
+    status = settle(q, all, all + n * N_WORDS, block);
+    block = NULL;
+    if (status == HP_OK)
+        *out_memory = memory;
+out:
+    if (status < 0 && own == HP_OK)
+        release(q, words[WORD_OFFSET]);
+    hpi_free(all);
+    hpi_block_free(block);
+    return status;
+}
+
+/* ---- the doors ---- */
+
+static hp_status take_entered(request *q, const char *call, hp_symm *out_memory) {
+    HP_TRY(hpi_group_enter(q->group, call));
+    const hp_status status = take(q, out_memory);
+    hpi_group_leave(q->group);
+    return status;
+}
+
+static hp_status request_begin(hp_world *world, hp_group *group, request *out_request) {
+    HP_TRY(hpi_symm_state_get(world, &out_request->state));
+    out_request->group = group ? group : hp_world_group(world);
+    if (hp_group_world(out_request->group) != world)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a group of this world, given %s of another",
+                        hpi_group_name(group));
+    for (int i = 0; i < hp_group_size(out_request->group); i++) {
+        const int world_rank = hp_group_world_rank(out_request->group, i);
+        if (!hpi_world_is_local(world, world_rank))
+            return HPI_FAIL_RANK(HP_ERR_UNSUPPORTED, world_rank,
+                                 "expected every rank of %s on this node, world rank %d is not",
+                                 hpi_group_name(out_request->group), world_rank);
+    }
+    return HP_OK;
+}
+
+hp_status hp_symm_alloc(hp_world *world, hp_group *group, uint64_t bytes, uint64_t alignment,
+                        hp_symm *out_memory) {
+    request q = {.bytes = bytes, .alignment = alignment ? alignment : DEFAULT_ALIGNMENT};
+    if (!out_memory)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the handle, given NULL");
+    HP_TRY(request_begin(world, group, &q));
+    return take_entered(&q, "hp_symm_alloc", out_memory);
+}
+
+hp_status hp_symm_alloc_spanning(hp_world *world, hp_group *group, uint64_t bytes_per_rank,
+                                 hp_symm *out_memory) {
+    request q = {.bytes = bytes_per_rank, .alignment = DEFAULT_ALIGNMENT, .is_spanning = true};
+    if (!out_memory)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the handle, given NULL");
+    HP_TRY(request_begin(world, group, &q));
+    return take_entered(&q, "hp_symm_alloc_spanning", out_memory);
+}
+
+hp_status hpi_symm_alloc_inside(hp_group *group, uint64_t bytes, uint64_t alignment,
+                                hp_symm *out_memory) {
+    request q = {.bytes = bytes, .alignment = alignment};
+    HP_TRY(request_begin(hp_group_world(group), group, &q));
+    return take(&q, out_memory);
+}
+
+/* ---- giving back ---- */
+
+/* Everyone has come, so nobody is inside a call on it; all must mean the same block. */
+static hp_status meet_to_free(hp_group *group, uint64_t key) {
+    const int n = hp_group_size(group);
+    uint64_t *all = hpi_alloc((size_t)n, sizeof *all);
+    hp_status status = all ? hpi_group_exchange(group, "symm_free", &key, 1, all) : HP_ERR_MEMORY;
+    for (int i = 0; status == HP_OK && i < n; i++)
+        if (all[i] != key)
+            status = HPI_FAIL_RANK(HP_ERR_MISMATCH, hp_group_world_rank(group, i),
+                                   "expected every rank of %s to free the same memory, rank %d "
+                                   "(world %d) gave id %llx, this rank %llx",
+                                   hpi_group_name(group), i, hp_group_world_rank(group, i),
+                                   (unsigned long long)all[i], (unsigned long long)key);
+    hpi_free(all);
+    return status;
+}
+
+static void give_back(hpi_symm_state *s, const hpi_block *block) {
+    const uint64_t offset = block->offset, bytes = block->bytes;
+    if (block->map) {
+        hpi_group_unmap(block->group, block->map, bytes * (uint64_t)block->n_members);
+        retract(s, block);
+        return;
+    }
+    if (s->is_poisoning)
+        memset(block->base, 0xdb, bytes);
+    retract(s, block);
+    pthread_mutex_lock(&s->lock);
+    hpi_heap_give(&s->heap, offset, bytes);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The block stays valid after leave: only its own free kills it, and that is us. */
+static hp_status find_block(hp_symm memory, hpi_symm_state **out_state,
+                            const hpi_block **out_block) {
+    HP_TRY(hpi_symm_state_get(memory.world, out_state));
+    *out_block = hpi_snapshot_by_key(hpi_table_enter(&(*out_state)->table), memory.id);
+    hpi_table_leave(&(*out_state)->table);
+    if (!*out_block)
+        return HPI_FAIL(HP_ERR_HANDLE, "expected live memory, id %llx is freed or not this rank's",
+                        (unsigned long long)memory.id);
+    return HP_OK;
+}
+
+hp_status hp_symm_free(hp_symm memory) {
+    hpi_symm_state *s;
+    const hpi_block *block;
+    if (!memory.world && !memory.id)
+        return HP_OK;
+    HP_TRY(find_block(memory, &s, &block));
+    hp_group *group = block->group;
+    HP_TRY(hpi_group_enter(group, "hp_symm_free"));
+    const hp_status status = meet_to_free(group, memory.id);
+    if (status == HP_OK)
+        give_back(s, block);
+    hpi_group_leave(group);
+    return status;
+}
+
+void hpi_symm_drop(hp_symm memory) {
+    hpi_symm_state *s;
+    const hpi_block *block;
+    if (memory.world && find_block(memory, &s, &block) == HP_OK)
+        give_back(s, block);
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * state.c - the beginning and end of a rank's symmetric memory, its statistics, the poison switch.
+ */
+#include "state.h"
+
+/* Makes "look, then attach" one step for threads whose first calls on a world coincide. It guards
+ * no data of its own, so worlds do not know of each other through it. */
+static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+
+static void state_destroy(void *memory) {
+    hpi_symm_state *s = memory;
+    if (!s)
+        return;
+    hpi_table_fini(&s->table);
+    hpi_heap_fini(&s->heap);
+    pthread_mutex_destroy(&s->lock);
+    hpi_free(s);
+}
+
+static hp_status state_create(hp_world *world, hpi_symm_state **out_state) {
+    hpi_symm_state *s = hpi_alloc(1, sizeof *s);
+    uint64_t bytes = 0;
+    if (!s)
+        return HP_ERR_MEMORY;
+    s->world = world;
+    s->segment = hpi_world_segment(world, hp_world_rank(world), &bytes);
+    const int failed = pthread_mutex_init(&s->lock, NULL);
+    if (failed || hpi_heap_init(&s->heap, bytes) < 0) {
+        hpi_free(s);
+        return failed ? HPI_FAIL(HP_ERR_SYSTEM, "pthread_mutex_init: %s", strerror(failed))
+                      : HP_ERR_MEMORY;
+    }
+    *out_state = s;
+    return HP_OK;
+}
+
+hpi_symm_state *hpi_symm_state_find(const hp_world *world) {
+    return hpi_world_attached(world, HPI_SLOT_SYMM);
+}
+
+hp_status hpi_symm_state_get(hp_world *world, hpi_symm_state **out_state) {
+    if (!world)
+        return HPI_FAIL(HP_ERR_HANDLE, "expected a world, given NULL");
+    HP_TRY(hpi_world_usable(world));
+    hp_status status = HP_OK;
+    pthread_mutex_lock(&attaching);
+    *out_state = hpi_symm_state_find(world);
+    if (!*out_state) {
+        status = state_create(world, out_state);
+        if (status == HP_OK)
+            hpi_world_attach(world, HPI_SLOT_SYMM, *out_state, state_destroy);
+    }
+    pthread_mutex_unlock(&attaching);
+    return status;
+}
+
+hp_status hpi_symm_begin(hp_world *world) {
+    hpi_symm_state *unused;
+    return hpi_symm_state_get(world, &unused);
+}
+
+hp_status hp_symm_stats_get(const hp_world *world, hp_symm_stats *out_stats) {
+    if (!world || !out_stats)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a world and a place for the result, given NULL");
+    hp_symm_stats stats = {0};
+    hpi_symm_state *s = hpi_symm_state_find(world);
+    if (s) {
+        pthread_mutex_lock(&s->lock);
+        stats = (hp_symm_stats){.allocated_bytes = s->heap.used_bytes + s->spanning_bytes,
+                                .peak_bytes = s->peak_bytes,
+                                .free_bytes = s->heap.size_bytes - s->heap.used_bytes,
+                                .n_allocations = s->n_allocations};
+        pthread_mutex_unlock(&s->lock);
+    } else {
+        (void)hpi_world_segment(world, hp_world_rank(world), &stats.free_bytes);
+    }
+    *out_stats = stats;
+    return HP_OK;
+}
+
+hp_status hpi_symm_poison(hp_world *world, bool is_on) {
+    hpi_symm_state *s;
+    HP_TRY(hpi_symm_state_get(world, &s));
+    pthread_mutex_lock(&s->lock);
+    s->is_poisoning = is_on;
+    pthread_mutex_unlock(&s->lock);
+    return HP_OK;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * symm/state.h - what room `symm` hangs on a world: this rank's heap and the table of its blocks.
+ */
+#ifndef HPI_SYMM_STATE_H
+#define HPI_SYMM_STATE_H
+
+#include "heap.h"
+#include "symm.h"
+#include "table.h"
+
+#include <pthread.h>
+
+typedef struct hpi_symm_state {
+    hp_world *world;
+    unsigned char *segment; /* this rank's own */
+    pthread_mutex_t lock;   /* of everything below; the table's readers do without */
+    hpi_heap heap;
+    hpi_table table;
+    uint64_t n_keys;          /* keys this rank has given out as first of a group */
+    uint64_t committed_bytes; /* [0, committed) of the segment cannot fault any more */
+    uint64_t spanning_bytes;  /* this rank's part of all spanning blocks */
+    uint64_t peak_bytes, n_allocations;
+    bool is_poisoning;
+} hpi_symm_state;
+
+/* Made at the first call on a world. Errors: HANDLE (no world), FORKED, FAILED, MEMORY. */
+hp_status hpi_symm_state_get(hp_world *world, hpi_symm_state **out_state);
+/* NULL when nothing was ever allocated. */
+hpi_symm_state *hpi_symm_state_find(const hp_world *world);
+
+#endif
