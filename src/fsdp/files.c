@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * files.c - whole files, synced, and errors that name the path.
+ *
+ * Reading is by pread, not by a mapping: a file that shrinks or a disk that fails under us is then
+ * an error to return and not a SIGBUS.
+ */
+#include "files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#define FAIL_SYSTEM(path, what)                                                                    \
+    HPI_FAIL(HP_ERR_FILE, "expected to %s %s, the system says: %s", (what), (path), strerror(errno))
+
+/* Linux moves at most 2 GiB in one call; a piece that size also keeps a signal's answer short. */
+static const size_t most_per_call = (size_t)1 << 30;
+
+static bool write_all(int fd, const unsigned char *data, size_t n_bytes) {
+    while (n_bytes) {
+        const ssize_t n = write(fd, data, hpi_min(n_bytes, most_per_call));
+        if (n < 0 && errno != EINTR)
+            return false;
+        if (n > 0) {
+            data += n;
+            n_bytes -= (size_t)n;
+        }
+    }
+    return true;
+}
+
+hp_status hpi_file_create(const char *path, const struct iovec *parts, uint64_t n_parts) {
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return FAIL_SYSTEM(path, "create");
+    bool is_good = true;
+    for (uint64_t i = 0; is_good && i < n_parts; i++)
+        is_good = write_all(fd, parts[i].iov_base, parts[i].iov_len);
+    is_good = is_good && fsync(fd) == 0;
+    int cause = errno;
+    if (close(fd) != 0 && is_good) {
+        is_good = false;
+        cause = errno;
+    }
+    if (is_good)
+        return HP_OK;
+    unlink(path);
+    errno = cause;
+    return FAIL_SYSTEM(path, "write");
+}
+
+hp_status hpi_file_open(const char *path, int *out_fd, uint64_t *out_bytes) {
+    struct stat about;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return FAIL_SYSTEM(path, "open");
+    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
+        close(fd);
+        return HPI_FAIL(HP_ERR_FILE, "expected %s to be a regular file, it is not", path);
+    }
+    *out_fd = fd;
+    *out_bytes = (uint64_t)about.st_size;
+    return HP_OK;
+}
+
+hp_status hpi_file_read(int fd, const char *path, uint64_t offset, void *out, uint64_t n_bytes) {
+    unsigned char *to = out;
+    while (n_bytes) {
+        const ssize_t n = pread(fd, to, hpi_min(n_bytes, most_per_call), (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return FAIL_SYSTEM(path, "read");
+        if (n == 0)
+            return HPI_FAIL(HP_ERR_FORMAT, "%s: expected %llu more bytes at %llu, the file ends",
+                            path, (unsigned long long)n_bytes, (unsigned long long)offset);
+        to += n;
+        offset += (uint64_t)n;
+        n_bytes -= (uint64_t)n;
+    }
+    return HP_OK;
+}
+
+hp_status hpi_file_read_text(const char *path, uint64_t most_bytes, char **out_text,
+                             uint64_t *out_bytes) {
+    int fd;
+    uint64_t n_bytes;
+    HP_TRY(hpi_file_open(path, &fd, &n_bytes));
+    hp_status status = HP_OK;
+    char *text = NULL;
+    if (n_bytes > most_bytes)
+        status = HPI_FAIL(HP_ERR_FORMAT, "%s: expected at most %llu bytes, found %llu", path,
+                          (unsigned long long)most_bytes, (unsigned long long)n_bytes);
+    else if (!(text = hpi_alloc(n_bytes + 1, 1)))
+        status = HP_ERR_MEMORY;
+    else
+        status = hpi_file_read(fd, path, 0, text, n_bytes);
+    close(fd);
+    if (status < 0) {
+        hpi_free(text);
+        return status;
+    }
+    *out_text = text;
+    *out_bytes = n_bytes;
+    return HP_OK;
+}
+
+hp_status hpi_directory_sync(const char *path) {
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return FAIL_SYSTEM(path, "open");
+    const bool is_good = fsync(fd) == 0;
+    const int cause = errno;
+    close(fd);
+    errno = cause;
+    return is_good ? HP_OK : FAIL_SYSTEM(path, "sync");
+}
+
+void hpi_directory_remove(const char *path) {
+    DIR *directory = opendir(path);
+    if (!directory)
+        return;
+    for (struct dirent *entry; (entry = readdir(directory));)
+        unlinkat(dirfd(directory), entry->d_name, 0); /* fails for . and .., as it should */
+    closedir(directory);
+    rmdir(path);
+}
+
+uint64_t hpi_checksum(const void *data, uint64_t n_bytes) {
+    return XXH3_64bits(data, n_bytes);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fsdp/files.h - files as checkpoints need them: written whole and synced, or not there at all.
+ *
+ * Every failure is HP_ERR_FILE naming the path and the system's reason. A full disk shows at write,
+ * at fsync or at close, so all three are looked at.
+ */
+#ifndef HPI_FILES_H
+#define HPI_FILES_H
+
+#include "../base/base.h"
+#include <sys/uio.h>
+
+/* Create `path`, which must not exist, out of the parts one after the other, and sync it. A failure
+ * leaves no file. */
+hp_status hpi_file_create(const char *path, const struct iovec *parts, uint64_t n_parts);
+/* Open a regular file for reading (a fifo or a directory is refused, not waited for). */
+hp_status hpi_file_open(const char *path, int *out_fd, uint64_t *out_bytes);
+/* Exactly [offset, offset + n_bytes). Errors also: FORMAT when the file ends before. */
+hp_status hpi_file_read(int fd, const char *path, uint64_t offset, void *out, uint64_t n_bytes);
+/* All of a small file with a NUL behind it; the caller frees it with hpi_free. Errors also: FORMAT
+ * when it is larger than most_bytes. */
+hp_status hpi_file_read_text(const char *path, uint64_t most_bytes, char **out_text,
+                             uint64_t *out_bytes);
+/* Make the entries of a directory durable. */
+hp_status hpi_directory_sync(const char *path);
+/* Remove a directory and the files in it; what cannot be removed stays, silently. */
+void hpi_directory_remove(const char *path);
+
+/* XXH3, 64 bits, seed 0. Source: Yann Collet, xxHash. */
+uint64_t hpi_checksum(const void *data, uint64_t n_bytes);
+
+#endif
