@@ -21,11 +21,13 @@
             return hp_try_status_;                                                                 \
     } while (0)
 
-/* Write the record and yield the status: return HPI_FAIL(HP_ERR_ARGUMENT, "expected ..., given ..."). */
-#define HPI_FAIL(status, ...) hpi_fail((status), -1, __func__, __FILE__, __LINE__, __VA_ARGS__)
+/* Write the record and yield the status: return HPI_FAIL(HP_ERR_ARGUMENT, "expected ..., given ...").
+ * The status is named again, and not taken from hpi_fail, so that the compiler sees that a failing
+ * function does not go on to use its outputs. */
+#define HPI_FAIL(status, ...) HPI_FAIL_RANK(status, -1, __VA_ARGS__)
 /* The same, naming the rank (in the world) whose doing it was. */
 #define HPI_FAIL_RANK(status, world_rank, ...)                                                     \
-    hpi_fail((status), (world_rank), __func__, __FILE__, __LINE__, __VA_ARGS__)
+    ((void)hpi_fail((status), (world_rank), __func__, __FILE__, __LINE__, __VA_ARGS__), (status))
 
 hp_status hpi_fail(hp_status status, int world_rank, const char *call, const char *file, int line,
                    const char *format, ...) __attribute__((format(printf, 6, 7)));
