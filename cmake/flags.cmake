@@ -25,7 +25,7 @@ target_compile_definitions(flags INTERFACE _GNU_SOURCE)
 target_compile_options(flags INTERFACE
   -ffp-contract=off -fno-omit-frame-pointer
   -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition
-  -Wvla -Wundef -Wpointer-arith -Wwrite-strings -Wformat=2 -Wno-format-nonliteral
+  -Wconversion -Wno-sign-conversion -Wvla -Wundef -Wpointer-arith -Wwrite-strings -Wformat=2 -Wno-format-nonliteral
   $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation> # texts are cut on purpose: error records
   $<$<BOOL:${HP_WERROR}>:-Werror>)
 
