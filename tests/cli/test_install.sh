@@ -5,6 +5,7 @@
 # with the static library, and reports the version of the headers.
 set -euo pipefail
 build=$1
+PATH=/usr/bin:$PATH # Debian's own cmake
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
 
