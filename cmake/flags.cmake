@@ -23,7 +23,9 @@ add_library(flags INTERFACE)
 target_link_libraries(flags INTERFACE flags_of_users)
 target_compile_definitions(flags INTERFACE _GNU_SOURCE)
 target_compile_options(flags INTERFACE
-  -ffp-contract=off -fno-omit-frame-pointer
+  -ffp-contract=off
+  -fno-math-errno # else sqrt may set errno, and no loop with it is vectorised; results are the same
+  -fno-omit-frame-pointer
   -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition
   -Wconversion -Wno-sign-conversion -Wvla -Wundef -Wpointer-arith -Wwrite-strings -Wformat=2 -Wno-format-nonliteral
   $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation> # texts are cut on purpose: error records
