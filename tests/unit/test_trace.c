@@ -153,8 +153,10 @@ static char *read_file(void) {
 enum { MAX_DEPTH = 64 };
 struct stack {
     uint64_t last_ns;
+    uint64_t begin_ns[MAX_DEPTH]; /* of the open spans */
     int depth;
     uint64_t n_closed;
+    uint64_t sum_squares; /* of the lengths: a wrong pair of begin and end would change it */
 };
 
 static uint64_t field(const char *event, const char *key) {
@@ -184,9 +186,16 @@ static void check_nesting(const char *text, uint64_t pid, struct stack stacks[HP
         const uint64_t now_ns = time_ns(event);
         assert_true(now_ns >= stack->last_ns);
         stack->last_ns = now_ns;
-        stack->depth += phase == 'B' ? 1 : -1;
-        stack->n_closed += phase == 'E';
-        assert_in_range(stack->depth, 0, MAX_DEPTH);
+        if (phase == 'B') {
+            assert_in_range(stack->depth, 0, MAX_DEPTH - 1);
+            stack->begin_ns[stack->depth++] = now_ns;
+        } else {
+            assert_int_equal(phase, 'E');
+            assert_in_range(stack->depth, 1, MAX_DEPTH);
+            const uint64_t length_ns = now_ns - stack->begin_ns[--stack->depth];
+            stack->sum_squares += length_ns * length_ns;
+            stack->n_closed++;
+        }
     }
     for (int i = 0; i < HP_TRACE_STREAMS; i++)
         assert_int_equal(stacks[i].depth, 0);
@@ -441,6 +450,15 @@ static void record_tree(hp_trace *trace, unsigned stream, uint64_t begin, uint64
     add(trace, stream, "span", begin, end);
 }
 
+static uint64_t sum_squares(const hp_trace *trace, unsigned stream) {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < hp_trace_count(trace, stream); i++) {
+        const hp_span *span = hp_trace_at(trace, stream, i);
+        sum += (span->end_ns - span->begin_ns) * (span->end_ns - span->begin_ns);
+    }
+    return sum;
+}
+
 static void random_trees_nest(void **state) {
     (void)state;
     uint64_t seed = 1;
@@ -454,8 +472,10 @@ static void random_trees_nest(void **state) {
         char *text = read_file();
         assert_true(is_json(text));
         check_nesting(text, 1, stacks);
-        for (unsigned stream = 0; stream < 4; stream++)
+        for (unsigned stream = 0; stream < 4; stream++) {
             assert_int_equal(stacks[stream].n_closed, hp_trace_count(trace, stream));
+            assert_int_equal(stacks[stream].sum_squares, sum_squares(trace, stream));
+        }
         free(text);
         hp_trace_destroy(trace);
     }
