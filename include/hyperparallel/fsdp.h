@@ -92,6 +92,8 @@ typedef struct hp_unit_config {
 
 /* A mesh of one dimension is FSDP, of two HSDP (replicate, shard). config NULL: defaults. */
 HP_MUST_CHECK hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config, hp_fsdp **out_fsdp);
+/* Local: waits for nobody, so a rank that failed can leave. After a failure, or inside a pass, its
+ * symmetric memory is given back with the world. Takes NULL. */
 void hp_fsdp_destroy(hp_fsdp *fsdp);
 
 /* Declare a unit, before commit, in the order of the forward. Copies names and shapes, not values.

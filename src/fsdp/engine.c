@@ -97,9 +97,8 @@ void hp_fsdp_destroy(hp_fsdp *fsdp) {
     if (!fsdp)
         return;
     hp_executor_destroy(fsdp->executor);
-    if (fsdp->memory.id && hp_symm_free(fsdp->memory) < 0) {
-        /* A peer is gone: the memory goes with the world. */
-    }
+    if (!fsdp->in_pass && !fsdp->is_failed) /* drained: nobody reaches for our memory any more */
+        hpi_symm_drop(fsdp->memory);
     hp_group_destroy(fsdp->replicate);
     hp_group_destroy(fsdp->reduce);
     hp_group_destroy(fsdp->shard);
