@@ -53,8 +53,7 @@ struct bytes_mlp {
     size_t memory_bytes;
 };
 
-/* ---- first values ------------------------------------------------------------------------------
- */
+/* ---- first values ---- */
 
 /* splitmix64's output function. Source: Steele, Lea, Flood, OOPSLA 2014. */
 static uint64_t mix(uint64_t z) {
@@ -73,8 +72,7 @@ static void fill_uniform(void *context, uint64_t begin, uint64_t end, void *out_
     }
 }
 
-/* ---- the units ---------------------------------------------------------------------------------
- */
+/* ---- the units ---- */
 
 static hp_param matrix(const char *name, int rows, int columns, first_values *first) {
     hp_param p = HP_PARAM_INIT;
@@ -146,8 +144,7 @@ static hp_status declare_units(bytes_mlp *model) {
     return declare(model, "head", head, N_HEAD, &model->head);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory ---- */
 
 /* The next `count` elements of `size` bytes, 64-byte aligned; with memory NULL it only counts. */
 static void *carve(bytes_mlp *model, size_t count, size_t size) {
@@ -236,8 +233,7 @@ void bytes_mlp_destroy(bytes_mlp *model) {
     free(model);
 }
 
-/* ---- forward and backward ----------------------------------------------------------------------
- */
+/* ---- forward and backward ---- */
 
 static size_t n_rows(const bytes_mlp *model) {
     return (size_t)model->n_samples * model->sizes.seq;
@@ -314,8 +310,7 @@ hp_status bytes_mlp_backward(bytes_mlp *model) {
     return hp_backward_end(model->embedding);
 }
 
-/* ---- evaluation --------------------------------------------------------------------------------
- */
+/* ---- evaluation ---- */
 
 static hp_status evaluate_pass(bytes_mlp *model, const unsigned char *samples, int n_samples,
                                double *inout_loss) {

@@ -45,8 +45,7 @@ static double random_unit(uint64_t *state) { /* in [-1, 1) */
     return (double)(*state >> 11) * 0x1.0p-52 - 1;
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------
- */
+/* ---- kernels ---- */
 
 static void fill(float *out, size_t n, uint64_t seed) {
     for (size_t i = 0; i < n; i++)
@@ -111,8 +110,7 @@ static void softmax_is_stable(void **state) {
     }
 }
 
-/* ---- the network, twice -------------------------------------------------------------------------
- */
+/* ---- the network, twice ---- */
 
 static void reference_norm(const double *h, double *x) {
     double squares = 0;

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hptrain/options.c - argp over the table.
+ *
+ * Every rank parses the same line, so argp is kept silent: the failure is returned and one rank
+ * speaks for all. A default is the text in its row, read by the same parser as the user's.
+ */
+#include "options.h"
+#include "fail.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind { COUNT, REAL, TEXT, CHOICE } kind;
+
+typedef struct row {
+    const char *name;
+    kind kind;
+    size_t offset; /* in options */
+    const char *argument, *fallback;
+    double least, most;
+} row;
+
+static const row rows[] = {
+#define HEADING(text)
+#define X(field, type, name, argument, fallback, least, most, text)                                \
+    {name, type, offsetof(options, field), argument, fallback, (double)(least), (double)(most)},
+#include "options.def"
+#undef X
+#undef HEADING
+};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+/* Keys of argp: row r is FIRST_KEY + r. */
+enum { KEY_HELP = 'h', KEY_VERSION = 'V', FIRST_KEY = 0x1000 };
+enum row_key {
+    BEFORE_FIRST = FIRST_KEY - 1,
+#define HEADING(text)
+#define X(field, type, name, argument, fallback, least, most, text) KEY_##field,
+#include "options.def"
+#undef X
+#undef HEADING
+};
+
+static const struct argp_option argp_rows[] = {
+#define HEADING(text) {0, 0, 0, 0, text, 0},
+#define X(field, type, name, argument, fallback, least, most, text)                                \
+    {name, KEY_##field, argument, 0, text, 0},
+#include "options.def"
+#undef X
+#undef HEADING
+    {0, 0, 0, 0, "Else:", 0},
+    {"help", KEY_HELP, 0, 0, "this text", 0},
+    {"version", KEY_VERSION, 0, 0, "the version", 0},
+    {0, 0, 0, 0, 0, 0},
+};
+
+/* ---- one value ---- */
+
+static hp_status parse_count(const row *r, const char *text, int64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    const int64_t value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || (double)value < r->least || (double)value > r->most)
+        return fail(HP_ERR_ARGUMENT,
+                    "expected --%s to be a whole number from %.0f to %.0f, given \"%s\"", r->name,
+                    r->least, r->most, text);
+    *out = value;
+    return HP_OK;
+}
+
+static hp_status parse_real(const row *r, const char *text, double *out) {
+    char *end = NULL;
+    const double value = strtod(text, &end);
+    if (end == text || *end || !(value >= r->least && value <= r->most))
+        return fail(HP_ERR_ARGUMENT, "expected --%s to be a number from %g to %g, given \"%s\"",
+                    r->name, r->least, r->most, text);
+    *out = value;
+    return HP_OK;
+}
+
+/* Is `text` one of the names in "one|two|three"? */
+static bool is_choice(const char *choices, const char *text) {
+    const size_t n = strlen(text);
+    for (const char *c = choices; n; c = strchr(c, '|') + 1) {
+        if (strncmp(c, text, n) == 0 && (c[n] == '|' || c[n] == 0))
+            return true;
+        if (!strchr(c, '|'))
+            break;
+    }
+    return false;
+}
+
+static hp_status parse_value(const row *r, const char *text, options *o) {
+    void *field = (char *)o + r->offset;
+    switch (r->kind) {
+    case COUNT:
+        return parse_count(r, text, field);
+    case REAL:
+        return parse_real(r, text, field);
+    case CHOICE:
+        if (!is_choice(r->argument, text))
+            return fail(HP_ERR_ARGUMENT, "expected --%s to be %s, given \"%s\"", r->name,
+                        r->argument, text);
+        break;
+    case TEXT:
+        break;
+    }
+    *(const char **)field = text;
+    return HP_OK;
+}
+
+/* ---- the line ---- */
+
+typedef struct command_line {
+    options options;
+    bool has_failed; /* the text is kept; else argp itself did not understand */
+} command_line;
+
+static error_t refuse(command_line *line) {
+    line->has_failed = true;
+    return EINVAL;
+}
+
+static error_t parse_row(const row *r, const char *text, command_line *line) {
+    if (r->kind == TEXT && !*text) {
+        (void)fail(HP_ERR_ARGUMENT, "expected --%s to be %s, given \"\"", r->name, r->argument);
+        return refuse(line);
+    }
+    return parse_value(r, text, &line->options) < 0 ? refuse(line) : 0;
+}
+
+static error_t parse_key(int key, char *text, struct argp_state *state) {
+    command_line *line = state->input;
+    if (key >= FIRST_KEY && key < FIRST_KEY + N_ROWS)
+        return parse_row(&rows[key - FIRST_KEY], text, line);
+    switch (key) {
+    case KEY_HELP:
+        line->options.wants_help = true;
+        return 0;
+    case KEY_VERSION:
+        line->options.wants_version = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        (void)fail(HP_ERR_ARGUMENT, "expected options alone (see --help), given \"%s\"", text);
+        return refuse(line);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* "train up to this step (default 300)". argp frees what is returned. */
+static char *with_default(int key, const char *text, void *input) {
+    (void)input;
+    char *all = NULL;
+    if (key < FIRST_KEY || key >= FIRST_KEY + N_ROWS || !*rows[key - FIRST_KEY].fallback)
+        return (char *)(uintptr_t)text;
+    if (asprintf(&all, "%s (default %s)", text, rows[key - FIRST_KEY].fallback) < 0)
+        return (char *)(uintptr_t)text;
+    return all;
+}
+
+static const struct argp parser = {
+    argp_rows,
+    parse_key,
+    NULL,
+    "Train a model over the ranks that hprun (or torchrun, mpirun) started; by itself it is one "
+    "rank."
+    "\v"
+    "Example: hprun -n 8 hptrain --mesh 2x4 --steps 300 --save checkpoint --trace trace",
+    NULL,
+    with_default,
+    NULL};
+
+void options_help(FILE *file) {
+    char name[] = "hptrain";
+    argp_help(&parser, file, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK, name);
+}
+
+static hp_status parse_mesh(options *o) {
+    int end = 0;
+    if (!*o->mesh)
+        return HP_OK;
+    if (sscanf(o->mesh, "%4dx%4d%n", &o->n_replicas, &o->n_shards, &end) != 2 || o->mesh[end] ||
+        o->n_replicas < 1 || o->n_shards < 1)
+        return fail(HP_ERR_ARGUMENT,
+                    "expected --mesh to be RxS, replicas x shards, like 2x4, given \"%s\"",
+                    o->mesh);
+    return HP_OK;
+}
+
+hp_status options_parse(int argc, char **argv, options *out_options) {
+    command_line line = {.has_failed = false};
+    int next = argc;
+    for (int i = 0; i < N_ROWS; i++)
+        TRY(parse_value(&rows[i], rows[i].fallback, &line.options));
+    if (argp_parse(&parser, argc, argv, ARGP_SILENT, &next, &line) != 0) {
+        if (line.has_failed)
+            return HP_ERR_ARGUMENT;
+        while (next > 2 && argv[next - 1][0] != '-') /* from its value back to the option */
+            next--;
+        return fail(HP_ERR_ARGUMENT, "expected an option of --help, with its value; given \"%s\"",
+                    argv[next - 1]);
+    }
+    TRY(parse_mesh(&line.options));
+    *out_options = line.options;
+    return HP_OK;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hptrain/train.h - the run itself: set up, train, evaluate, save.
+ */
+#ifndef HPTRAIN_TRAIN_H
+#define HPTRAIN_TRAIN_H
+
+#include "options.h"
+
+#include <hyperparallel/world.h>
+
+/* Train as the options say and report. SIGINT and SIGTERM end it after the step they come in.
+ * Collective over the world. */
+hp_status train(hp_world *world, const options *o);
+
+#endif
