@@ -9,15 +9,10 @@
  */
 #include "between.h"
 #include "exact.h"
+#include "kernel.h"
 
 #include <hyperparallel/coll.h>
 #include <math.h>
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(HP_PLAIN_KERNELS)
-#define KERNEL __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define KERNEL
-#endif
 
 /* The next gradient that this rank counts. */
 static bool next_counted(const hp_fsdp *fsdp, hpi_cursor *cursor) {
@@ -71,12 +66,12 @@ static hp_status find_norm(const hp_fsdp *fsdp, double p, double *out_norm) {
 
 /* ---- the scaling ---------------------------------------------------------------------------- */
 
-KERNEL static void scale_fp32(float *x, uint64_t n, float factor) {
+HPI_KERNEL static void scale_fp32(float *x, uint64_t n, float factor) {
     for (uint64_t i = 0; i < n; i++)
         x[i] *= factor;
 }
 
-KERNEL static void scale_fp64(double *x, uint64_t n, double factor) {
+HPI_KERNEL static void scale_fp64(double *x, uint64_t n, double factor) {
     for (uint64_t i = 0; i < n; i++)
         x[i] *= factor;
 }

@@ -8,20 +8,15 @@
  * block is summed in doubles, in any order, and its three sums go into the 128-bit integer.
  */
 #include "exact.h"
+#include "kernel.h"
 
 #include <math.h>
 
 enum { BLOCK = 1024, LANES = 8, DIGIT_BITS = 26, N_DIGITS = 3, SUM_BITS = DIGIT_BITS * N_DIGITS };
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(HP_PLAIN_KERNELS)
-#define KERNEL __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define KERNEL
-#endif
-
 /* ---- the largest ---------------------------------------------------------------------------- */
 
-KERNEL static uint32_t largest_fp32(const uint32_t *bits, uint64_t n) {
+HPI_KERNEL static uint32_t largest_fp32(const uint32_t *bits, uint64_t n) {
     uint32_t largest = 0;
     for (uint64_t i = 0; i < n; i++) {
         const uint32_t magnitude = bits[i] & 0x7fffffffU;
@@ -30,7 +25,7 @@ KERNEL static uint32_t largest_fp32(const uint32_t *bits, uint64_t n) {
     return largest;
 }
 
-KERNEL static uint64_t largest_fp64(const uint64_t *bits, uint64_t n) {
+HPI_KERNEL static uint64_t largest_fp64(const uint64_t *bits, uint64_t n) {
     uint64_t largest = 0;
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t magnitude = bits[i] & UINT64_C(0x7fffffffffffffff);
@@ -59,14 +54,15 @@ int hpi_exact_exponent(double largest) {
 
 /* ---- sums ----------------------------------------------------------------------------------- */
 
-/* Eight doubles that are added as one: gcc, left alone, vectorises this loop the wrong way round. */
+/* Eight doubles that are added as one: gcc, left alone, vectorises this loop the wrong way round.
+ */
 typedef double lanes __attribute__((vector_size(LANES * sizeof(double))));
 
 struct digits {
     lanes sum[N_DIGITS];
 };
 
-KERNEL static void add_terms(const double *terms, int n, struct digits *out) {
+HPI_KERNEL static void add_terms(const double *terms, int n, struct digits *out) {
     const double top = 0x1.8p+26, middle = 0x1.8p+0, bottom = 0x1.8p-26;
     lanes sum0 = {0}, sum1 = {0}, sum2 = {0};
     for (int i = 0; i < n; i += LANES) {
@@ -82,16 +78,16 @@ KERNEL static void add_terms(const double *terms, int n, struct digits *out) {
 }
 
 /* Scaling is in two steps: 2^-exponent alone may be larger than any double. */
-KERNEL static void terms_fp32(const float *x, int n, int power, double half, double rest,
-                              double *out) {
+HPI_KERNEL static void terms_fp32(const float *x, int n, int power, double half, double rest,
+                                  double *out) {
     for (int i = 0; i < n; i++) {
         const double t = fabs((double)x[i]) * half * rest;
         out[i] = power == 2 ? t * t : t;
     }
 }
 
-KERNEL static void terms_fp64(const double *x, int n, int power, double half, double rest,
-                              double *out) {
+HPI_KERNEL static void terms_fp64(const double *x, int n, int power, double half, double rest,
+                                  double *out) {
     for (int i = 0; i < n; i++) {
         const double t = fabs(x[i]) * half * rest;
         out[i] = power == 2 ? t * t : t;

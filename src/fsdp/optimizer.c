@@ -10,14 +10,9 @@
  */
 #include "optimizer.h"
 #include "between.h"
+#include "kernel.h"
 
 #include <math.h>
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(HP_PLAIN_KERNELS)
-#define KERNEL __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define KERNEL
-#endif
 
 enum { STATE_ALIGNMENT = 64 };
 
@@ -43,7 +38,7 @@ typedef void (*kernel)(const struct shard *s, const struct scalars *c);
 
 /* clang-format off */
 #define ADAMW(type, root)                                                                          \
-    KERNEL static void adamw_##type(const struct shard *s, const struct scalars *c) {              \
+    HPI_KERNEL static void adamw_##type(const struct shard *s, const struct scalars *c) {          \
         const type beta1 = (type)c->beta1, beta2 = (type)c->beta2, eps = (type)c->eps;             \
         const type rest1 = (type)(1.0 - c->beta1), rest2 = (type)(1.0 - c->beta2);                 \
         const type decay = (type)c->decay, step_size = (type)c->step_size;                         \
@@ -58,7 +53,7 @@ typedef void (*kernel)(const struct shard *s, const struct scalars *c);
     }
 
 #define SGD(type)                                                                                  \
-    KERNEL static void sgd_##type(const struct shard *s, const struct scalars *c) {                \
+    HPI_KERNEL static void sgd_##type(const struct shard *s, const struct scalars *c) {            \
         const type lr = (type)c->learning_rate, decay = (type)c->weight_decay;                     \
         type *restrict p = s->p;                                                                   \
         const type *restrict g = s->g;                                                             \
@@ -68,7 +63,7 @@ typedef void (*kernel)(const struct shard *s, const struct scalars *c);
 
 /* The buffer starts as zeros, so that after the first step it is the gradient, as torch has it. */
 #define MOMENTUM(type)                                                                             \
-    KERNEL static void momentum_##type(const struct shard *s, const struct scalars *c) {           \
+    HPI_KERNEL static void momentum_##type(const struct shard *s, const struct scalars *c) {       \
         const type lr = (type)c->learning_rate, decay = (type)c->weight_decay;                     \
         const type momentum = (type)c->momentum;                                                   \
         type *restrict p = s->p, *restrict b = s->state[0];                                        \
