@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * check.c - arguments of a collective, before anything is touched.
+ *
+ * Counts come from the caller and are multiplied here once, in 64 bits with overflow looked at;
+ * every later product is smaller than one that was found to fit into 2^63 bytes.
+ */
+#include "inside.h"
+
+static const char *const reduce_names[] = {
+    [HP_SUM] = "sum", [HP_AVG] = "avg", [HP_MAX] = "max", [HP_MIN] = "min"};
+static const char *const names[] = {[HPI_ALL_GATHER] = "all_gather",
+                                    [HPI_REDUCE_SCATTER] = "reduce_scatter",
+                                    [HPI_ALL_REDUCE] = "all_reduce",
+                                    [HPI_BROADCAST] = "broadcast",
+                                    [HPI_BARRIER] = "barrier"};
+
+const char *hpi_reduce_name(hp_reduce op) {
+    return (unsigned)op <= HP_MIN ? reduce_names[op] : "?";
+}
+
+static bool reduces(hpi_collective what) {
+    return what == HPI_REDUCE_SCATTER || what == HPI_ALL_REDUCE;
+}
+
+static hp_status check_types(const hpi_run *run) {
+    const hpi_coll *c = &run->c;
+    if (!hp_dtype_size(c->dtype))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a dtype, given %d", run->name,
+                        (int)c->dtype);
+    if (!reduces(run->what))
+        return HP_OK;
+    if ((unsigned)c->op > HP_MIN)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected sum, avg, max or min, given %d", run->name,
+                        (int)c->op);
+    if (c->op == HP_AVG && !hpi_dtype_is_float(c->dtype))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a float dtype for avg, given %s", run->name,
+                        hp_dtype_name(c->dtype));
+    if (!hpi_kernel_of(c->dtype))
+        return HPI_FAIL(HP_ERR_UNSUPPORTED, "%s: expected fp64, fp32, bf16 or int64, given %s",
+                        run->name, hp_dtype_name(c->dtype));
+    if (c->out_dtype != c->dtype && c->out_dtype != hpi_sum_dtype(c->dtype))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a result of %s or %s, given %s", run->name,
+                        hp_dtype_name(c->dtype), hp_dtype_name(hpi_sum_dtype(c->dtype)),
+                        hp_dtype_name(c->out_dtype));
+    return HP_OK;
+}
+
+/* in_bytes and out_bytes; false when the largest of them is 2^63 or more. */
+static bool fill_sizes(hpi_run *run) {
+    const hpi_coll *c = &run->c;
+    const uint64_t n = (uint64_t)run->n;
+    run->in_size = hp_dtype_size(c->dtype);
+    run->out_size = reduces(run->what) ? hp_dtype_size(c->out_dtype) : run->in_size;
+    uint64_t part, most; /* elements of one rank's part; bytes of the whole, in the wider type */
+    if (!hpi_multiply(c->count, c->blocks, &part) || !hpi_multiply(part, n, &most) ||
+        !hpi_multiply(most, hpi_max(run->in_size, run->out_size), &most) || most > INT64_MAX)
+        return false;
+    run->in_bytes = part * run->in_size * (run->what == HPI_REDUCE_SCATTER ? n : 1);
+    run->out_bytes = part * run->out_size * (run->what == HPI_ALL_GATHER ? n : 1);
+    return true;
+}
+
+static hp_status check_sizes(hpi_run *run) {
+    const hpi_coll *c = &run->c;
+    const bool has_blocks = run->what == HPI_ALL_GATHER || run->what == HPI_REDUCE_SCATTER;
+    if (c->blocks < 1 || (c->blocks > 1 && !has_blocks))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected %s, given %llu", run->name,
+                        has_blocks ? "1 or more blocks" : "1 block", (unsigned long long)c->blocks);
+    if (!fill_sizes(run))
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "%s: expected less than 2^63 bytes in all, given %llu elements of %s in "
+                        "%llu blocks on %d ranks",
+                        run->name, (unsigned long long)c->count, hp_dtype_name(c->dtype),
+                        (unsigned long long)c->blocks, run->n);
+    if (run->in_bytes && (!c->in || !c->out))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected two buffers for %llu elements, given NULL",
+                        run->name, (unsigned long long)c->count);
+    return HP_OK;
+}
+
+/* Operands may overlap in one way alone: each element's input and output are the same bytes. */
+static bool is_in_place(const hpi_run *run) {
+    const hpi_coll *c = &run->c;
+    const uint64_t in = (uintptr_t)c->in, out = (uintptr_t)c->out;
+    const bool is_one_piece = c->blocks == 1 || run->n == 1;
+    switch (run->what) {
+    case HPI_ALL_GATHER:
+        return is_one_piece && in == out + (uint64_t)run->rank * run->in_bytes;
+    case HPI_REDUCE_SCATTER:
+        return is_one_piece && run->in_size == run->out_size &&
+               out == in + (uint64_t)run->rank * run->out_bytes;
+    default:
+        return in == out && run->in_size == run->out_size;
+    }
+}
+
+static hp_status check_overlap(const hpi_run *run) {
+    const uint64_t in = (uintptr_t)run->c.in, out = (uintptr_t)run->c.out;
+    if (in >= out + run->out_bytes || out >= in + run->in_bytes || is_in_place(run))
+        return HP_OK;
+    return HPI_FAIL(HP_ERR_ARGUMENT,
+                    "%s: expected buffers that are apart or in place, given an input of %llu bytes "
+                    "that begins %lld bytes after the output of %llu bytes",
+                    run->name, (unsigned long long)run->in_bytes, (long long)(in - out),
+                    (unsigned long long)run->out_bytes);
+}
+
+/* What a collective does not look at must not make its ranks differ. */
+static void normalise(hpi_run *run) {
+    if (!reduces(run->what)) {
+        run->c.op = HP_SUM;
+        run->c.out_dtype = run->c.dtype;
+    }
+    if (run->what != HPI_BROADCAST)
+        run->c.root = 0;
+}
+
+hp_status hpi_coll_check(hp_group *group, hpi_collective what, const hpi_coll *c,
+                         hpi_run *out_run) {
+    if (!group)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a group, given NULL", names[what]);
+    hpi_run run = {.group = group,
+                   .what = what,
+                   .c = *c,
+                   .name = names[what],
+                   .rank = hp_group_rank(group),
+                   .n = hp_group_size(group)};
+    normalise(&run);
+    HP_TRY(hpi_world_usable(hp_group_world(group)));
+    HP_TRY(check_types(&run));
+    if (what == HPI_BROADCAST && (c->root < 0 || c->root >= run.n))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a root from 0 to %d, given %d", run.name,
+                        run.n - 1, c->root);
+    HP_TRY(check_sizes(&run));
+    HP_TRY(check_overlap(&run));
+    *out_run = run;
+    return HP_OK;
+}

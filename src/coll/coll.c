@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * coll.c - the doors: check, enter, move, leave; drain.
+ *
+ * A failure after the ranks have met leaves them at different places, so it fails the group: every
+ * later call on it gives the same error. Nothing is allocated but by the first collective of a
+ * group and the first that stages.
+ */
+#include "inside.h"
+
+#include <stdio.h>
+
+const hpi_algorithm hpi_algorithms[] = {
+#define X(what, name, function, needs, steps, moves, source)                                       \
+    {HPI_##what, #name, function, HPI_NEEDS_##needs, steps, moves, source},
+#include "algorithms.def"
+#undef X
+};
+const int hpi_n_algorithms = sizeof hpi_algorithms / sizeof *hpi_algorithms;
+
+/* ---- state ---- */
+
+static void state_destroy(void *memory) {
+    hpi_coll_state *s = memory;
+    if (!s)
+        return;
+    hpi_stage_close(s);
+    hpi_free(s->scratch);
+    hpi_free(s->small);
+    hpi_free(s->entered);
+    hpi_free(s->chunk);
+    hpi_free(s->cells);
+    hpi_free(s->out);
+    hpi_free(s->in);
+    hpi_free(s);
+}
+
+static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
+    const size_t n = (size_t)hp_group_size(group);
+    hpi_coll_state *s = hpi_alloc(1, sizeof *s);
+    if (!s)
+        return HP_ERR_MEMORY;
+    s->group = group;
+    s->in = hpi_alloc(n, sizeof *s->in);
+    s->out = hpi_alloc(n, sizeof *s->out);
+    s->cells = hpi_alloc(n, sizeof *s->cells);
+    s->chunk = hpi_alloc(n, sizeof *s->chunk);
+    s->entered = hpi_alloc(n, sizeof *s->entered);
+    s->small = hpi_alloc(n, sizeof *s->small);
+    s->scratch = hpi_alloc_aligned(64, hpi_scratch_bytes((int)n));
+    if (!s->in || !s->out || !s->cells || !s->chunk || !s->entered || !s->small || !s->scratch) {
+        state_destroy(s);
+        return HP_ERR_MEMORY;
+    }
+    *out_state = s;
+    return HP_OK;
+}
+
+/* The group is entered: one thread at a time is here. */
+static hp_status state_get(hp_group *group, hpi_coll_state **out_state) {
+    *out_state = hpi_group_attached(group, HPI_SLOT_COLL);
+    if (*out_state)
+        return HP_OK;
+    HP_TRY(hpi_symm_begin(hp_group_world(group)));
+    HP_TRY(state_create(group, out_state));
+    hpi_group_attach(group, HPI_SLOT_COLL, *out_state, state_destroy);
+    return HP_OK;
+}
+
+/* ---- one collective ---- */
+
+/* A group of one: the result is the input. */
+static hp_status run_alone(hpi_run *run) {
+    const hpi_coll *c = &run->c;
+    if (run->in_bytes == 0 || c->in == c->out)
+        return HP_OK;
+    if (run->c.dtype != run->c.out_dtype)
+        return hpi_convert(c->in, c->dtype, c->out, c->out_dtype, c->count * c->blocks);
+    memcpy(c->out, c->in, run->in_bytes);
+    return HP_OK;
+}
+
+/* Peers read our operands, or our cells: the caller may not touch them until they have finished. */
+static bool is_read_by_peers(const hpi_run *run) {
+    return run->algorithm && run->algorithm->needs != HPI_NEEDS_WORDS;
+}
+
+static hp_status run_together(hpi_run *run) {
+    HP_TRY(hpi_coll_enter(run));
+    if (run->what == HPI_BARRIER)
+        return HP_OK;
+    if (run->algorithm)
+        HP_TRY(run->algorithm->run(run));
+    run->state->last = run->algorithm;
+    hpi_line_post(run->group, HPI_LINE_READ, run->seq);
+    if (run->algorithm && run->algorithm->needs == HPI_NEEDS_OUTPUTS)
+        return hpi_coll_drain(run->group, run->seq); /* peers write what we return */
+    return HP_OK;
+}
+
+static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
+    HP_TRY(state_get(run->group, &run->state));
+    const uint64_t seq = atomic_load_explicit(&run->state->seq, memory_order_relaxed) + 1;
+    atomic_store_explicit(&run->state->seq, seq, memory_order_relaxed);
+    run->seq = seq;
+    hp_status status = run->n == 1 ? run_alone(run) : run_together(run);
+    if (status == HP_OK && is_public && is_read_by_peers(run))
+        status = hpi_coll_drain(run->group, seq);
+    if (status < 0)
+        hpi_group_fail(run->group);
+    else if (out_seq)
+        *out_seq = seq;
+    return status;
+}
+
+static hp_status collective(hp_group *group, hpi_collective what, const hpi_coll *c, bool is_public,
+                            uint64_t *out_seq) {
+    hpi_run run;
+    HP_TRY(hpi_coll_check(group, what, c, &run));
+    HP_TRY(hpi_group_enter(group, run.name));
+    const hp_status status = run_entered(&run, is_public, out_seq);
+    hpi_group_leave(group);
+    return status;
+}
+
+/* ---- the door of the room ---- */
+
+hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
+    return collective(group, HPI_ALL_GATHER, c, false, out_seq);
+}
+
+hp_status hpi_reduce_scatter(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
+    return collective(group, HPI_REDUCE_SCATTER, c, false, out_seq);
+}
+
+hp_status hpi_all_reduce(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
+    return collective(group, HPI_ALL_REDUCE, c, false, out_seq);
+}
+
+hp_status hpi_broadcast(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
+    return collective(group, HPI_BROADCAST, c, false, out_seq);
+}
+
+hp_status hpi_coll_drain(hp_group *group, uint64_t seq) {
+    const int n = hp_group_size(group), rank = hp_group_rank(group);
+    for (int k = 1; k < n; k++)
+        HP_TRY(hpi_line_wait(group, (rank + k) % n, HPI_LINE_READ, seq, "drain"));
+    return HP_OK;
+}
+
+uint64_t hpi_coll_seq(hp_group *group) {
+    hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
+    return s ? atomic_load_explicit(&s->seq, memory_order_relaxed) : 0;
+}
+
+hp_status hpi_coll_only(hp_group *group, const char *name) {
+    hpi_coll_state *s;
+    HP_TRY(state_get(group, &s));
+    s->only = name;
+    return HP_OK;
+}
+
+const char *hpi_coll_last(hp_group *group) {
+    const hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
+    return s && s->last ? s->last->name : "";
+}
+
+/* ---- public ---- */
+
+hp_status hp_all_gather(hp_group *group, const void *in, void *out, uint64_t count,
+                        hp_dtype dtype) {
+    const hpi_coll c = {.in = in, .out = out, .count = count, .blocks = 1, .dtype = dtype};
+    return collective(group, HPI_ALL_GATHER, &c, true, NULL);
+}
+
+hp_status hp_reduce_scatter(hp_group *group, const void *in, void *out, uint64_t count,
+                            hp_dtype dtype, hp_reduce op) {
+    const hpi_coll c = {.in = in,
+                        .out = out,
+                        .count = count,
+                        .blocks = 1,
+                        .dtype = dtype,
+                        .out_dtype = dtype,
+                        .op = op};
+    return collective(group, HPI_REDUCE_SCATTER, &c, true, NULL);
+}
+
+hp_status hp_all_reduce(hp_group *group, const void *in, void *out, uint64_t count, hp_dtype dtype,
+                        hp_reduce op) {
+    const hpi_coll c = {.in = in,
+                        .out = out,
+                        .count = count,
+                        .blocks = 1,
+                        .dtype = dtype,
+                        .out_dtype = dtype,
+                        .op = op};
+    return collective(group, HPI_ALL_REDUCE, &c, true, NULL);
+}
+
+hp_status hp_broadcast(hp_group *group, void *data, uint64_t count, hp_dtype dtype, int root) {
+    const hpi_coll c = {
+        .in = data, .out = data, .count = count, .blocks = 1, .dtype = dtype, .root = root};
+    return collective(group, HPI_BROADCAST, &c, true, NULL);
+}
+
+hp_status hp_barrier(hp_group *group) {
+    const hpi_coll c = {.blocks = 1, .dtype = HP_UINT8};
+    return collective(group, HPI_BARRIER, &c, true, NULL);
+}

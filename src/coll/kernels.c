@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kernels.c - plain loops that add, compare and narrow; the tree that calls them.
+ *
+ * The tree of the bit contract is sum(b, e) = sum(b, m) + sum(m, e), m - b the largest power of two
+ * below e - b. Its bottom, up to 8 inputs, is added in registers by one loop; above that,
+ * accumulators of one chunk are merged in cache. Every addition stands in the source in the order
+ * in which it happens, so the vector width changes nothing. A dtype is a row of `kernels`.
+ */
+#include "kernels.h"
+
+/* gcc picks the widest variant that the machine has when the library is loaded. Its ifuncs run
+ * before the sanitizers are up. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__) &&       \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define FAST __attribute__((optimize("O3"), target_clones("avx512f", "avx2", "default")))
+#elif defined(__GNUC__) && !defined(__clang__)
+#define FAST __attribute__((optimize("O3")))
+#else
+#define FAST
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+/* Elements where the caller has them: any address, any declared type. */
+typedef double any_fp64 __attribute__((aligned(1), may_alias));
+typedef float any_fp32 __attribute__((aligned(1), may_alias));
+typedef uint16_t any_bf16 __attribute__((aligned(1), may_alias));
+typedef uint64_t any_int64 __attribute__((aligned(1), may_alias)); /* unsigned: sums wrap */
+
+/* ---- elements ---- */
+
+INLINE double load_fp64(double x) {
+    return x;
+}
+INLINE float load_fp32(float x) {
+    return x;
+}
+INLINE float load_bf16(uint16_t x) {
+    return hpi_bf16_to_fp32(x);
+}
+INLINE uint64_t load_int64(uint64_t x) {
+    return x;
+}
+
+INLINE double sum_fp64(double a, double b) {
+    return a + b;
+}
+INLINE float sum_fp32(float a, float b) {
+    return a + b;
+}
+INLINE uint64_t sum_int64(uint64_t a, uint64_t b) {
+    return a + b;
+}
+
+INLINE uint64_t max_int64(uint64_t a, uint64_t b) {
+    return (int64_t)a > (int64_t)b ? a : b;
+}
+INLINE uint64_t min_int64(uint64_t a, uint64_t b) {
+    return (int64_t)a < (int64_t)b ? a : b;
+}
+
+/* Equal numbers differ at most in the sign of zero, which `and` clears and `or` keeps; what is
+ * neither greater, less nor equal is a NaN, and so is its sum. Without branches, for vectors. */
+#define COMPARE(type, bits_t, name, better, join)                                                  \
+    INLINE type name(type a, type b) {                                                             \
+        const type nan = a + b;                                                                    \
+        bits_t x, y;                                                                               \
+        memcpy(&x, &a, sizeof x);                                                                  \
+        memcpy(&y, &b, sizeof y);                                                                  \
+        x = x join y;                                                                              \
+        type equal;                                                                                \
+        memcpy(&equal, &x, sizeof equal);                                                          \
+        const type worse = b better a ? b : nan;                                                   \
+        const type other = a == b ? equal : worse;                                                 \
+        return a better b ? a : other;                                                             \
+    }
+COMPARE(double, uint64_t, max_fp64, >, &)
+COMPARE(double, uint64_t, min_fp64, <, |)
+COMPARE(float, uint32_t, max_fp32, >, &)
+COMPARE(float, uint32_t, min_fp32, <, |)
+
+/* ---- loops ---- */
+
+/* acc[k] = op over the n inputs at k, n in {1, 2, 4, 8}. */
+#define LEAVES(name, in_t, acc_t, load, op)                                                        \
+    FAST static void name(const void *const *in, int n, void *out, uint64_t count) {               \
+        acc_t *restrict acc = out;                                                                 \
+        const in_t *restrict a = in[0], *restrict b = in[n > 1 ? 1 : 0];                           \
+        if (n == 1) {                                                                              \
+            for (uint64_t k = 0; k < count; k++)                                                   \
+                acc[k] = load(a[k]);                                                               \
+            return;                                                                                \
+        }                                                                                          \
+        if (n == 2) {                                                                              \
+            for (uint64_t k = 0; k < count; k++)                                                   \
+                acc[k] = op(load(a[k]), load(b[k]));                                               \
+            return;                                                                                \
+        }                                                                                          \
+        const in_t *restrict c = in[2], *restrict d = in[3];                                       \
+        if (n == 4) {                                                                              \
+            for (uint64_t k = 0; k < count; k++)                                                   \
+                acc[k] = op(op(load(a[k]), load(b[k])), op(load(c[k]), load(d[k])));               \
+            return;                                                                                \
+        }                                                                                          \
+        const in_t *restrict e = in[4], *restrict f = in[5];                                       \
+        const in_t *restrict g = in[6], *restrict h = in[7];                                       \
+        for (uint64_t k = 0; k < count; k++)                                                       \
+            acc[k] = op(op(op(load(a[k]), load(b[k])), op(load(c[k]), load(d[k]))),                \
+                        op(op(load(e[k]), load(f[k])), op(load(g[k]), load(h[k]))));               \
+    }
+
+#define MERGE(name, acc_t, op)                                                                     \
+    FAST static void name(void *out, const void *in, uint64_t count) {                             \
+        acc_t *restrict acc = out;                                                                 \
+        const acc_t *restrict more = in;                                                           \
+        for (uint64_t k = 0; k < count; k++)                                                       \
+            acc[k] = op(acc[k], more[k]);                                                          \
+    }
+
+LEAVES(leaves_sum_fp64, any_fp64, double, load_fp64, sum_fp64)
+LEAVES(leaves_max_fp64, any_fp64, double, load_fp64, max_fp64)
+LEAVES(leaves_min_fp64, any_fp64, double, load_fp64, min_fp64)
+LEAVES(leaves_sum_fp32, any_fp32, float, load_fp32, sum_fp32)
+LEAVES(leaves_max_fp32, any_fp32, float, load_fp32, max_fp32)
+LEAVES(leaves_min_fp32, any_fp32, float, load_fp32, min_fp32)
+LEAVES(leaves_sum_bf16, any_bf16, float, load_bf16, sum_fp32)
+LEAVES(leaves_max_bf16, any_bf16, float, load_bf16, max_fp32)
+LEAVES(leaves_min_bf16, any_bf16, float, load_bf16, min_fp32)
+LEAVES(leaves_sum_int64, any_int64, uint64_t, load_int64, sum_int64)
+LEAVES(leaves_max_int64, any_int64, uint64_t, load_int64, max_int64)
+LEAVES(leaves_min_int64, any_int64, uint64_t, load_int64, min_int64)
+
+MERGE(merge_sum_fp64, double, sum_fp64)
+MERGE(merge_max_fp64, double, max_fp64)
+MERGE(merge_min_fp64, double, min_fp64)
+MERGE(merge_sum_fp32, float, sum_fp32)
+MERGE(merge_max_fp32, float, max_fp32)
+MERGE(merge_min_fp32, float, min_fp32)
+MERGE(merge_sum_int64, uint64_t, sum_int64)
+MERGE(merge_max_int64, uint64_t, max_int64)
+MERGE(merge_min_int64, uint64_t, min_int64)
+
+FAST static void divide_fp64(void *out, uint64_t divisor, uint64_t count) {
+    double *acc = out;
+    const double by = (double)divisor;
+    for (uint64_t k = 0; k < count; k++)
+        acc[k] /= by;
+}
+
+FAST static void divide_fp32(void *out, uint64_t divisor, uint64_t count) {
+    float *acc = out;
+    const float by = (float)divisor;
+    for (uint64_t k = 0; k < count; k++)
+        acc[k] /= by;
+}
+
+FAST static void narrow_bf16(const void *in, void *out, uint64_t count) {
+    const float *restrict acc = in;
+    uint16_t *restrict to = out;
+    for (uint64_t k = 0; k < count; k++)
+        to[k] = hpi_fp32_to_bf16(acc[k]);
+}
+
+/* ---- the table ---- */
+
+#define OPS(kind, type)                                                                            \
+    { kind##_sum_##type, kind##_max_##type, kind##_min_##type }
+static const hpi_kernel kernels[] = {
+    [HP_FP64] = {OPS(leaves, fp64), OPS(merge, fp64), divide_fp64, NULL},
+    [HP_FP32] = {OPS(leaves, fp32), OPS(merge, fp32), divide_fp32, NULL},
+    [HP_BF16] = {OPS(leaves, bf16), OPS(merge, fp32), divide_fp32, narrow_bf16},
+    [HP_INT64] = {OPS(leaves, int64), OPS(merge, int64), NULL, NULL},
+};
+
+const hpi_kernel *hpi_kernel_of(hp_dtype dtype) {
+    if ((size_t)dtype >= sizeof kernels / sizeof *kernels || !kernels[dtype].leaves[0])
+        return NULL;
+    return &kernels[dtype];
+}
+
+/* ---- the tree ---- */
+
+static int combine_of(hp_reduce op) {
+    return op == HP_MAX ? 1 : op == HP_MIN ? 2 : 0;
+}
+
+static void tree(const hpi_reduction *r, const void *const *in, int n, unsigned char *acc,
+                 uint64_t count) {
+    if (n <= 8 && hpi_is_power_of_two((uint64_t)n)) {
+        r->kernel->leaves[combine_of(r->op)](in, n, acc, count);
+        return;
+    }
+    int left = 1;
+    while (2 * left < n)
+        left *= 2;
+    unsigned char *more = acc + HPI_CHUNK_BYTES;
+    tree(r, in, left, acc, count);
+    tree(r, in + left, n - left, more, count);
+    r->kernel->merge[combine_of(r->op)](acc, more, count);
+}
+
+/* A level for every halving, and one for the narrowed result. */
+uint64_t hpi_scratch_bytes(int n) {
+    uint64_t levels = 2;
+    for (; n > 1; n /= 2)
+        levels++;
+    return levels * HPI_CHUNK_BYTES;
+}
+
+uint64_t hpi_chunk_elements(const hpi_reduction *r) {
+    return HPI_CHUNK_BYTES / hp_dtype_size(hpi_sum_dtype(r->dtype));
+}
+
+const void *hpi_reduce_chunk(const hpi_reduction *r, const void *const *in, uint64_t count) {
+    unsigned char *acc = r->scratch;
+    tree(r, in, r->n, acc, count);
+    if (r->op == HP_AVG && r->n > 1)
+        r->kernel->divide(acc, (uint64_t)r->n, count);
+    if (r->out_dtype == hpi_sum_dtype(r->dtype))
+        return acc;
+    r->kernel->narrow(acc, acc + HPI_CHUNK_BYTES, count);
+    return acc + HPI_CHUNK_BYTES;
+}
