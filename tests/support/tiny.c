@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tiny.c - the tiny model of tiny.h: forward, backward, and digests that do not depend on the mesh.
+ *
+ * A digest adds one hash per element, of (parameter, row-major index, bits of the value), so ranks
+ * can each hash their own shard and one integer sum puts them together.
+ */
+#include "tiny.h"
+#include "base/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PARAM_W = 0, PARAM_B = 1, PARAM_GAIN = 2, PARAM_MASK = 3, N_PARAMS = 4 };
+
+struct tiny {
+    tiny_config c;
+    hp_world *world;
+    hp_mesh *mesh;
+    hp_fsdp *fsdp;
+    hp_optimizer *optimizer;
+    hp_unit *units[TINY_MAX_UNITS];
+    hp_param params[TINY_MAX_UNITS][N_PARAMS];
+    char names[TINY_MAX_UNITS][N_PARAMS + 1][24];
+    int n_params, batch, first_sample;
+    float h[TINY_MAX_UNITS + 1][TINY_MAX_BATCH][TINY_MAX_WIDTH];
+    float z[TINY_MAX_UNITS][TINY_MAX_BATCH][TINY_MAX_WIDTH]; /* before relu */
+    float dh[TINY_MAX_BATCH][TINY_MAX_WIDTH];
+};
+
+/* ---- parameters -------------------------------------------------------------------------- */
+
+static float value_at(uint64_t seed, uint64_t index, float scale) {
+    uint64_t state = seed * UINT64_C(0x2545f4914f6cdd1d) + index;
+    return ((float)hpi_random_unit(&state) * 2.0F - 1.0F) * scale;
+}
+
+static void store(void *out, hp_dtype dtype, uint64_t k, float value) {
+    if (dtype == HP_BF16)
+        ((uint16_t *)out)[k] = hpi_fp32_to_bf16(value);
+    else if (dtype == HP_FP64)
+        ((double *)out)[k] = value;
+    else
+        ((float *)out)[k] = value;
+}
+
+static void fill(void *context, uint64_t begin, uint64_t end, void *out) {
+    const hp_param *p = context;
+    const uint64_t seed = p->name[1] ? (uint64_t)(p->name[0] * 131 + p->name[1]) : 7;
+    for (uint64_t i = begin; i < end; i++)
+        store(out, p->dtype, i - begin, value_at(seed, i, p->n_dims == 2 ? 0.3F : 1.0F));
+}
+
+static void describe(tiny *t, int l, int which, const char *letter, int n_dims, hp_dtype dtype) {
+    hp_param *p = &t->params[l][which];
+    *p = (hp_param)HP_PARAM_INIT;
+    snprintf(t->names[l][which], sizeof t->names[l][which], "%c%s", 'a' + l, letter);
+    p->name = t->names[l][which];
+    p->n_dims = n_dims;
+    p->shape[0] = p->shape[1] = t->c.width;
+    if (n_dims < 2)
+        p->shape[1] = 0;
+    if (n_dims < 1)
+        p->shape[0] = 0;
+    p->dtype = dtype;
+    p->fill = fill;
+    p->fill_context = p;
+}
+
+static void describe_unit(tiny *t, int l) {
+    const bool is_mixed = t->c.is_mixed != 0;
+    describe(t, l, PARAM_W, "w", 2, is_mixed && l % 2 ? HP_BF16 : t->c.dtype);
+    describe(t, l, PARAM_B, "b", 1, HP_FP32);
+    describe(t, l, PARAM_GAIN, "gain", 0, HP_FP64);
+    describe(t, l, PARAM_MASK, "mask", 1, HP_FP32);
+    t->params[l][PARAM_B].shard_dim = is_mixed ? HP_REPLICATED : 0;
+    t->params[l][PARAM_MASK].is_frozen = 1;
+    if (is_mixed && l % 3 == 2 && t->c.width % t->c.n_shards == 0)
+        t->params[l][PARAM_W].shard_dim = 1;
+}
+
+static hp_status make_units(tiny *t) {
+    for (int l = 0; l < t->c.n_units; l++) {
+        describe_unit(t, l);
+        snprintf(t->names[l][N_PARAMS], sizeof t->names[l][N_PARAMS], "unit%d", l);
+        HP_TRY(hp_unit_create(t->fsdp, t->names[l][N_PARAMS], t->params[l], t->n_params, NULL,
+                              &t->units[l]));
+    }
+    return hp_fsdp_commit(t->fsdp);
+}
+
+static hp_status build(tiny *t) {
+    const int sizes[] = {t->c.n_replicas, t->c.n_shards};
+    const bool is_flat = t->c.n_replicas == 1;
+    HP_TRY(hp_mesh_create(t->world, is_flat ? sizes + 1 : sizes, is_flat ? 1 : 2, &t->mesh));
+    HP_TRY(hp_fsdp_create(t->mesh, &t->c.fsdp, &t->fsdp));
+    HP_TRY(make_units(t));
+    return t->c.optimizer ? hp_optimizer_create(t->fsdp, t->c.optimizer, NULL, &t->optimizer)
+                          : HP_OK;
+}
+
+hp_status tiny_create(hp_world *world, const tiny_config *config, tiny **out_tiny) {
+    tiny *t = calloc(1, sizeof *t);
+    if (!t)
+        return HPI_FAIL(HP_ERR_MEMORY, "expected room for a tiny model");
+    t->c = *config;
+    t->world = world;
+    t->n_params = config->is_mixed ? N_PARAMS : 2;
+    t->batch = config->global_batch / hp_world_size(world);
+    t->first_sample = hp_world_rank(world) * t->batch;
+    *out_tiny = t;
+    return build(t);
+}
+
+void tiny_destroy(tiny *t) {
+    if (!t)
+        return;
+    hp_optimizer_destroy(t->optimizer);
+    hp_fsdp_destroy(t->fsdp);
+    hp_mesh_destroy(t->mesh);
+    free(t);
+}
+
+hp_fsdp *tiny_fsdp(tiny *t) {
+    return t->fsdp;
+}
+hp_optimizer *tiny_optimizer(tiny *t) {
+    return t->optimizer;
+}
+
+/* ---- compute ----------------------------------------------------------------------------- */
+
+static float load(const void *data, hp_dtype dtype, int k) {
+    return dtype == HP_BF16 ? hpi_bf16_to_fp32(((const uint16_t *)data)[k])
+                            : ((const float *)data)[k];
+}
+
+static float scale_of(const tiny *t, int l, int i) {
+    if (t->n_params < N_PARAMS)
+        return 0.5F;
+    const double *gain = hp_param_data(t->units[l], PARAM_GAIN);
+    const float *mask = hp_param_data(t->units[l], PARAM_MASK);
+    return (float)*gain * mask[i];
+}
+
+static void layer_forward(tiny *t, int l) {
+    const int n = t->c.width;
+    const hp_dtype dtype = t->params[l][PARAM_W].dtype;
+    const void *w = hp_param_data(t->units[l], PARAM_W);
+    const float *b = hp_param_data(t->units[l], PARAM_B);
+    for (int s = 0; s < t->batch; s++)
+        for (int i = 0; i < n; i++) {
+            float z = b[i];
+            for (int j = 0; j < n; j++)
+                z += load(w, dtype, i * n + j) * t->h[l][s][j];
+            t->z[l][s][i] = z;
+            t->h[l + 1][s][i] = t->h[l][s][i] + (z > 0 ? z : 0) * scale_of(t, l, i);
+        }
+    if (t->c.compute_ns)
+        hpi_sleep_ns(t->c.compute_ns);
+}
+
+/* The gradient of the loss with respect to z, for one element. */
+static float dz_of(const tiny *t, int l, int s, int i) {
+    return t->z[l][s][i] > 0 ? t->dh[s][i] * scale_of(t, l, i) : 0;
+}
+
+static void weight_gradients(tiny *t, int l) {
+    const int n = t->c.width;
+    const hp_dtype dtype = t->params[l][PARAM_W].dtype;
+    void *dw = hp_param_grad(t->units[l], PARAM_W);
+    float *db = hp_param_grad(t->units[l], PARAM_B);
+    for (int i = 0; i < n; i++) {
+        db[i] = 0;
+        for (int s = 0; s < t->batch; s++)
+            db[i] += dz_of(t, l, s, i);
+        for (int j = 0; j < n; j++) {
+            float sum = 0;
+            for (int s = 0; s < t->batch; s++)
+                sum += dz_of(t, l, s, i) * t->h[l][s][j];
+            store(dw, dtype, (uint64_t)(i * n + j), sum);
+        }
+    }
+}
+
+static void gain_gradient(tiny *t, int l) {
+    const float *mask = hp_param_data(t->units[l], PARAM_MASK);
+    double *dgain = hp_param_grad(t->units[l], PARAM_GAIN);
+    *dgain = 0;
+    for (int s = 0; s < t->batch; s++)
+        for (int i = 0; i < t->c.width; i++)
+            *dgain += t->z[l][s][i] > 0 ? (double)t->dh[s][i] * mask[i] * t->z[l][s][i] : 0;
+}
+
+static void layer_backward(tiny *t, int l) {
+    const int n = t->c.width;
+    const hp_dtype dtype = t->params[l][PARAM_W].dtype;
+    const void *w = hp_param_data(t->units[l], PARAM_W);
+    weight_gradients(t, l);
+    if (t->n_params == N_PARAMS)
+        gain_gradient(t, l);
+    for (int s = 0; s < t->batch; s++) {
+        float dx[TINY_MAX_WIDTH];
+        for (int j = 0; j < n; j++) {
+            dx[j] = t->dh[s][j];
+            for (int i = 0; i < n; i++)
+                dx[j] += dz_of(t, l, s, i) * load(w, dtype, i * n + j);
+        }
+        memcpy(t->dh[s], dx, (size_t)n * sizeof *dx);
+    }
+    if (t->c.compute_ns)
+        hpi_sleep_ns(t->c.compute_ns);
+}
+
+static void set_input(tiny *t, int step) {
+    for (int s = 0; s < t->batch; s++)
+        for (int i = 0; i < t->c.width; i++)
+            t->h[0][s][i] = value_at(
+                11,
+                (uint64_t)((step * t->c.global_batch + t->first_sample + s) * TINY_MAX_WIDTH + i),
+                1.0F);
+}
+
+/* Mean over the global batch of the mean of h^2, summed by the tree. */
+static hp_status loss_of(tiny *t, double *out_loss) {
+    double local = 0;
+    const int n = t->c.width;
+    const float *last;
+    for (int s = 0; s < t->batch; s++) {
+        last = t->h[t->c.n_units][s];
+        for (int i = 0; i < n; i++) {
+            local += (double)last[i] * last[i];
+            t->dh[s][i] = 2.0F * last[i] / (float)(n * t->batch);
+        }
+    }
+    HP_TRY(hp_all_reduce(hp_world_group(t->world), &local, out_loss, 1, HP_FP64, HP_SUM));
+    *out_loss /= (double)t->c.global_batch * n;
+    return HP_OK;
+}
+
+static hp_status forward(tiny *t, int step) {
+    set_input(t, step);
+    for (int l = 0; l < t->c.n_units; l++) {
+        HP_TRY(hp_forward_begin(t->units[l]));
+        layer_forward(t, l);
+        HP_TRY(hp_forward_end(t->units[l]));
+    }
+    return HP_OK;
+}
+
+hp_status tiny_evaluate(tiny *t, int step, double *out_loss) {
+    HP_TRY(hp_fsdp_begin(t->fsdp, HP_EVALUATE));
+    HP_TRY(forward(t, step));
+    HP_TRY(loss_of(t, out_loss));
+    return hp_fsdp_end(t->fsdp);
+}
+
+hp_status tiny_step(tiny *t, int step, double *out_loss) {
+    HP_TRY(hp_fsdp_begin(t->fsdp, HP_SYNC));
+    HP_TRY(forward(t, step));
+    HP_TRY(loss_of(t, out_loss));
+    for (int l = t->c.n_units; l-- > 0;) {
+        HP_TRY(hp_backward_begin(t->units[l]));
+        layer_backward(t, l);
+        HP_TRY(hp_backward_end(t->units[l]));
+    }
+    return hp_fsdp_end(t->fsdp);
+}
+
+/* ---- digests ----------------------------------------------------------------------------- */
+
+static uint64_t hash_shard(const hp_param *p, const hp_shard *shard, const void *values,
+                           uint64_t seed) {
+    uint64_t sum = 0;
+    const size_t bytes = hp_dtype_size(shard->dtype);
+    const uint64_t rows = (uint64_t)(shard->end - shard->begin);
+    const bool is_inner = p->n_dims == 2 && p->shard_dim == 1;
+    const uint64_t width = p->n_dims == 2 ? (uint64_t)p->shape[1] : 1;
+    for (uint64_t k = 0; k < shard->n_elements; k++) {
+        const uint64_t index = is_inner ? k / rows * width + (uint64_t)shard->begin + k % rows
+                                        : (uint64_t)shard->begin * width + k;
+        uint64_t bits = 0;
+        memcpy(&bits, (const unsigned char *)values + k * bytes, bytes);
+        uint64_t state = seed ^ (index * UINT64_C(0x9e3779b97f4a7c15)) ^ (bits << 1);
+        sum += hpi_random_next(&state);
+    }
+    return sum;
+}
+
+hp_status tiny_digest(tiny *t, int of_gradients, uint64_t *out_digest) {
+    uint64_t mine = 0, all = 0;
+    const bool is_flat = t->c.n_replicas == 1;
+    const int replica = is_flat ? 0 : hp_mesh_coordinate(t->mesh, 0);
+    const int shard_rank = hp_mesh_coordinate(t->mesh, is_flat ? 0 : 1);
+    for (int l = 0; l < t->c.n_units && replica == 0; l++)
+        for (int j = 0; j < t->n_params; j++) {
+            hp_shard shard;
+            HP_TRY(hp_param_shard(t->units[l], j, &shard));
+            const void *values = of_gradients ? shard.grad : shard.values;
+            if (t->params[l][j].shard_dim == HP_REPLICATED && shard_rank)
+                continue; /* counted once */
+            if (values)
+                mine += hash_shard(&t->params[l][j], &shard, values, (uint64_t)(l * N_PARAMS + j));
+        }
+    HP_TRY(hp_all_reduce(hp_world_group(t->world), &mine, &all, 1, HP_INT64, HP_SUM));
+    *out_digest = all;
+    return HP_OK;
+}
+
+/* ---- training ---------------------------------------------------------------------------- */
+
+static int compare_times(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static hp_status train(tiny *t, tiny_result *r) {
+    uint64_t times[128], digest;
+    for (int step = 0; step < t->c.n_steps; step++) {
+        const uint64_t began = hpi_now_ns();
+        HP_TRY(tiny_step(t, step, &r->losses[step]));
+        times[step] = hpi_now_ns() - began;
+        if (t->c.max_norm > 0)
+            HP_TRY(hp_clip_grad_norm(t->fsdp, t->c.max_norm, 2.0, &r->norms[step]));
+        HP_TRY(tiny_digest(t, 1, &digest));
+        r->gradients = r->gradients * 31 + digest;
+        if (t->optimizer)
+            HP_TRY(hp_optimizer_step(t->optimizer, t->c.learning_rate));
+    }
+    qsort(times, (size_t)t->c.n_steps, sizeof *times, compare_times);
+    r->step_ns = times[t->c.n_steps / 2];
+    return tiny_digest(t, 0, &r->weights);
+}
+
+hp_status tiny_train(hp_world *world, const tiny_config *config, tiny_result *out_result) {
+    tiny *t = NULL;
+    memset(out_result, 0, sizeof *out_result);
+    hp_status status = tiny_create(world, config, &t);
+    if (!status)
+        status = train(t, out_result);
+    hp_error error;
+    hp_last_error_get(&error);
+    tiny_destroy(t);
+    return status ? hpi_error_set(&error) : HP_OK;
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_fsdp_bits.c - SPEC A9: one global batch, the same bits in every mesh, executor and prefetch.
+ *
+ * Every case trains the tiny model with thread ranks and compares losses, gradients of every step
+ * and final weights with those of the first case, bit for bit. Other numbers of ranks, whose trees
+ * differ, are compared within 1e-5 at every step.
+ */
+#include "base/base.h"
+#include "support/ranks.h"
+#include "support/tiny.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+struct job {
+    tiny_config config;
+    tiny_result result; /* of rank 0 */
+};
+
+static void train_body(hp_world *world, void *argument) {
+    struct job *job = argument;
+    tiny_result result;
+    RANK_OK(tiny_train(world, &job->config, &result));
+    if (hp_world_rank(world) == 0)
+        job->result = result;
+}
+
+static void train(struct job *job) {
+    ranks_run(job->config.n_replicas * job->config.n_shards, RANKS_THREADS, train_body, job);
+}
+
+static void expect_same_bits(const struct job *a, const struct job *b) {
+    for (int step = 0; step < a->config.n_steps; step++)
+        if (memcmp(&a->result.losses[step], &b->result.losses[step], sizeof(double)) != 0)
+            fail_msg("step %d: loss %.17g of (%d,%d), %.17g of (%d,%d), prefetch %d", step,
+                     a->result.losses[step], a->config.n_replicas, a->config.n_shards,
+                     b->result.losses[step], b->config.n_replicas, b->config.n_shards,
+                     b->config.fsdp.prefetch);
+    assert_int_equal(a->result.gradients, b->result.gradients);
+    assert_int_equal(a->result.weights, b->result.weights);
+}
+
+static void check_meshes(const tiny_config *base) {
+    static const int meshes[][2] = {{1, 8}, {2, 4}, {4, 2}, {8, 1}};
+    struct job first = {0};
+    for (int m = 0; m < 4; m++) {
+        struct job job = {.config = *base};
+        job.config.n_replicas = meshes[m][0];
+        job.config.n_shards = meshes[m][1];
+        train(&job);
+        assert_true(job.result.losses[job.config.n_steps - 1] < job.result.losses[0]);
+        if (m == 0)
+            first = job;
+        expect_same_bits(&first, &job);
+    }
+}
+
+static void test_meshes_adamw(void **state) {
+    (void)state;
+    const tiny_config config = TINY_CONFIG_INIT;
+    check_meshes(&config);
+}
+
+static void test_meshes_sgd_clipped(void **state) {
+    (void)state;
+    tiny_config config = TINY_CONFIG_INIT;
+    config.optimizer = "sgd";
+    config.learning_rate = 0.1;
+    config.max_norm = 0.05;
+    check_meshes(&config);
+}
+
+/* bf16, frozen, replicated, fp64 scalar and inner-dimension parameters in the units. */
+static void test_meshes_mixed(void **state) {
+    (void)state;
+    tiny_config config = TINY_CONFIG_INIT;
+    config.is_mixed = 1;
+    config.width = 16;
+    config.n_units = 5;
+    check_meshes(&config);
+}
+
+static void test_executors_and_prefetch(void **state) {
+    (void)state;
+    struct job first = {0};
+    bool is_first = true;
+    for (int executor = 0; executor < 2; executor++)
+        for (int prefetch = 0; prefetch < 3; prefetch++)
+            for (int reshard = 0; reshard < 2; reshard++) {
+                struct job job = {.config = TINY_CONFIG_INIT};
+                job.config.n_replicas = job.config.n_shards = 2;
+                job.config.is_mixed = 1;
+                job.config.fsdp.executor = (hp_executor_type)executor;
+                job.config.fsdp.prefetch = prefetch;
+                job.config.fsdp.reshard_after_forward = reshard;
+                train(&job);
+                if (is_first)
+                    first = job;
+                is_first = false;
+                expect_same_bits(&first, &job);
+            }
+    struct job serial = first;
+    serial.config.fsdp.schedule = HP_SERIAL;
+    train(&serial);
+    expect_same_bits(&first, &serial);
+}
+
+/* Delays before any operation of any rank change nothing. */
+static void test_random_delays(void **state) {
+    (void)state;
+    struct job calm = {.config = TINY_CONFIG_INIT};
+    calm.config.n_replicas = calm.config.n_shards = 2;
+    train(&calm);
+    for (int seed = 1; seed <= 3; seed++) {
+        char rule[64];
+        struct job job = calm;
+        snprintf(rule, sizeof rule, "kind=*,rank=*,us=300,seed=%d", seed);
+        job.config.fsdp.delay = rule;
+        train(&job);
+        expect_same_bits(&calm, &job);
+    }
+}
+
+static void test_other_rank_counts_agree(void **state) {
+    (void)state;
+    static const int meshes[][2] = {{1, 1}, {1, 2}, {2, 1}, {2, 2}, {1, 4}, {2, 4}, {1, 3}, {3, 2}};
+    struct job first = {0};
+    for (int m = 0; m < 8; m++) {
+        struct job job = {.config = TINY_CONFIG_INIT};
+        job.config.global_batch = 24;
+        job.config.n_replicas = meshes[m][0];
+        job.config.n_shards = meshes[m][1];
+        train(&job);
+        if (m == 0)
+            first = job;
+        for (int step = 0; step < job.config.n_steps; step++)
+            assert_true(fabs(job.result.losses[step] / first.result.losses[step] - 1) < 1e-5);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_meshes_adamw),  cmocka_unit_test(test_meshes_sgd_clipped),
+        cmocka_unit_test(test_meshes_mixed),  cmocka_unit_test(test_executors_and_prefetch),
+        cmocka_unit_test(test_random_delays), cmocka_unit_test(test_other_rank_counts_agree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_fsdp_misuse.c - calls out of order, ties, ranks that disagree: clear errors, nothing lost.
+ *
+ * Every message must name what was wrong; after it the object works on, or is failed and says so.
+ */
+#include "base/base.h"
+#include "support/ranks.h"
+#include "support/tiny.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define RANK_FAILS(call, status, text)                                                             \
+    do {                                                                                           \
+        RANK_CHECK((call) == (status));                                                            \
+        RANK_CHECK(strstr(hp_last_error(), text) != NULL);                                         \
+    } while (0)
+
+static hp_fsdp *make_fsdp(hp_world *world, hp_mesh **out_mesh) {
+    hp_fsdp *fsdp = NULL;
+    const int size = hp_world_size(world);
+    RANK_OK(hp_mesh_create(world, &size, 1, out_mesh));
+    RANK_OK(hp_fsdp_create(*out_mesh, NULL, &fsdp));
+    return fsdp;
+}
+
+static hp_param vector(const char *name, int64_t n) {
+    hp_param p = HP_PARAM_INIT;
+    p.name = name;
+    p.n_dims = 1;
+    p.shape[0] = n;
+    return p;
+}
+
+/* ---- ties -------------------------------------------------------------------------------- */
+
+static void tie_across_units(hp_world *world, void *argument) {
+    (void)argument;
+    static const float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    hp_mesh *mesh;
+    hp_unit *unit;
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    hp_param a = vector("embedding", 8), b = vector("head", 8);
+    a.data = b.data = values;
+    RANK_OK(hp_unit_create(fsdp, "first", &a, 1, NULL, &unit));
+    RANK_OK(hp_unit_create(fsdp, "last", &b, 1, NULL, &unit));
+    RANK_FAILS(hp_fsdp_commit(fsdp), HP_ERR_ARGUMENT,
+               "embedding of unit first and head of unit last");
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
+static void tie_inside_a_unit(hp_world *world, void *argument) {
+    (void)argument;
+    static const float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    hp_mesh *mesh;
+    hp_unit *unit;
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    hp_param both[2] = {vector("embedding", 8), vector("head", 8)};
+    both[0].data = both[1].data = values;
+    RANK_OK(hp_unit_create(fsdp, "tied", both, 2, NULL, &unit));
+    RANK_OK(hp_fsdp_commit(fsdp));
+    RANK_OK(hp_fsdp_begin(fsdp, HP_EVALUATE));
+    RANK_OK(hp_forward_begin(unit));
+    RANK_CHECK(hp_param_data(unit, 0) == hp_param_data(unit, 1));
+    RANK_CHECK(memcmp(hp_param_data(unit, 1), values, sizeof values) == 0);
+    RANK_OK(hp_forward_end(unit));
+    RANK_OK(hp_fsdp_end(fsdp));
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
+/* ---- disagreement ------------------------------------------------------------------------ */
+
+static void ranks_disagree(hp_world *world, void *argument) {
+    (void)argument;
+    hp_mesh *mesh;
+    hp_unit *unit;
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    hp_param p = vector("w", hp_world_rank(world) == 2 ? 9 : 8);
+    RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
+    RANK_FAILS(hp_fsdp_commit(fsdp), HP_ERR_MISMATCH, "ranks 0 and 2");
+    RANK_CHECK(strstr(hp_last_error(), "layer") != NULL);
+    RANK_FAILS(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_FAILED, "sound");
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
+/* ---- order of calls ---------------------------------------------------------------------- */
+
+static void calls_out_of_order(hp_world *world, void *argument) {
+    (void)argument;
+    hp_mesh *mesh;
+    hp_unit *unit, *other;
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    hp_param p = vector("w", 8), q = vector("v", 8);
+    RANK_FAILS(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_STATE, "hp_fsdp_commit first");
+    RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
+    RANK_FAILS(hp_unit_create(fsdp, "again", &p, 1, NULL, &other), HP_ERR_ARGUMENT,
+               "which unit layer has");
+    RANK_OK(hp_unit_create(fsdp, "next", &q, 1, NULL, &other));
+    RANK_OK(hp_fsdp_commit(fsdp));
+    RANK_FAILS(hp_fsdp_end(fsdp), HP_ERR_STATE, "hp_fsdp_begin");
+    RANK_FAILS(hp_forward_begin(unit), HP_ERR_STATE, "layer");
+    RANK_CHECK(hp_param_data(unit, 0) == NULL);
+    RANK_OK(hp_fsdp_begin(fsdp, HP_SYNC));
+    RANK_FAILS(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_STATE, "hp_fsdp_end");
+    RANK_FAILS(hp_forward_end(unit), HP_ERR_STATE, "layer to be in forward, it is idle");
+    RANK_FAILS(hp_backward_begin(unit), HP_ERR_STATE, "forward of unit layer");
+    RANK_OK(hp_forward_begin(unit));
+    RANK_FAILS(hp_forward_begin(unit), HP_ERR_STATE, "it is in forward");
+    RANK_CHECK(hp_param_data(unit, 1) == NULL);
+    RANK_CHECK(hp_param_grad(unit, 0) == NULL);
+    RANK_FAILS(hp_fsdp_end(fsdp), HP_ERR_STATE, "end of unit layer");
+    RANK_OK(hp_forward_end(unit));
+    RANK_OK(hp_backward_begin(unit));
+    RANK_OK(hp_backward_end(unit));
+    RANK_FAILS(hp_backward_begin(unit), HP_ERR_UNSUPPORTED, "second");
+    RANK_OK(hp_fsdp_end(fsdp)); /* `next` never ran: its gradient is zero */
+    hp_shard shard;
+    RANK_OK(hp_param_shard(other, 0, &shard));
+    for (uint64_t k = 0; k < shard.n_elements; k++)
+        RANK_CHECK(((const float *)shard.grad)[k] == 0);
+    RANK_OK(hp_fsdp_begin(fsdp, HP_EVALUATE));
+    RANK_OK(hp_forward_begin(unit));
+    RANK_OK(hp_forward_end(unit));
+    RANK_FAILS(hp_backward_begin(unit), HP_ERR_STATE, "HP_SYNC");
+    RANK_OK(hp_fsdp_end(fsdp));
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
+static void bad_declarations(hp_world *world, void *argument) {
+    (void)argument;
+    hp_mesh *mesh;
+    hp_unit *unit;
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    hp_param p = vector(NULL, 8);
+    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_ARGUMENT, "name");
+    p = vector("w", -1);
+    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_ARGUMENT,
+               "given -1 in dimension 0");
+    p = vector("w", 8);
+    p.shard_dim = 1;
+    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_ARGUMENT,
+               "shard_dim in [0, 1)");
+    p = vector("w", 8);
+    p.dtype = HP_INT64;
+    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_UNSUPPORTED, "given int64");
+    p.size = 8;
+    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_VERSION, "HP_PARAM_INIT");
+    RANK_FAILS(hp_fsdp_commit(fsdp), HP_ERR_STATE, "at least one unit");
+    hp_fsdp_destroy(fsdp);
+    hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
+    config.prefetch = 17;
+    RANK_FAILS(hp_fsdp_create(mesh, &config, &fsdp), HP_ERR_ARGUMENT, "prefetch");
+    hp_mesh_destroy(mesh);
+}
+
+/* ---- a gradient on some ranks only (F15) ------------------------------------------------- */
+
+static void gradient_on_one_rank(hp_world *world, void *argument) {
+    (void)argument;
+    hp_mesh *mesh;
+    hp_unit *unit;
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    hp_param p = vector("w", 7);
+    hp_shard shard;
+    RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
+    RANK_OK(hp_fsdp_commit(fsdp));
+    for (int step = 0; step < 3; step++) {
+        RANK_OK(hp_fsdp_begin(fsdp, HP_SYNC));
+        RANK_OK(hp_forward_begin(unit));
+        RANK_OK(hp_forward_end(unit));
+        RANK_OK(hp_backward_begin(unit));
+        if (hp_world_rank(world) == 1) {
+            float *grad = hp_param_grad(unit, 0);
+            for (int k = 0; k < 7; k++)
+                grad[k] = 4.0F;
+        }
+        RANK_OK(hp_backward_end(unit));
+        RANK_OK(hp_fsdp_end(fsdp));
+        RANK_OK(hp_param_shard(unit, 0, &shard));
+        for (uint64_t k = 0; k < shard.n_elements; k++)
+            RANK_CHECK(((const float *)shard.grad)[k] == 4.0F / (float)hp_world_size(world));
+    }
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
+/* ---- factor and sum (A6, F2) ------------------------------------------------------------- */
+
+static void scaling(hp_world *world, void *argument) {
+    const int *sizes = argument;
+    static const struct {
+        hp_reduce reduce;
+        double factor, expected;
+    } cases[] = {{HP_AVG, 1.0, 2.5}, {HP_SUM, 1.0, 10.0}, {HP_AVG, 4.0, 10.0}, {HP_SUM, 0.5, 5.0}};
+    for (int c = 0; c < 4; c++) {
+        hp_mesh *mesh;
+        hp_fsdp *fsdp;
+        hp_unit *unit;
+        hp_shard shard;
+        hp_param p = vector("w", 5);
+        hp_unit_config config = HP_UNIT_CONFIG_INIT;
+        config.reduce = cases[c].reduce;
+        config.factor = cases[c].factor;
+        RANK_OK(hp_mesh_create(world, sizes, 2, &mesh));
+        RANK_OK(hp_fsdp_create(mesh, NULL, &fsdp));
+        RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, &config, &unit));
+        RANK_OK(hp_fsdp_commit(fsdp));
+        RANK_OK(hp_fsdp_begin(fsdp, HP_SYNC));
+        RANK_OK(hp_forward_begin(unit));
+        RANK_OK(hp_forward_end(unit));
+        RANK_OK(hp_backward_begin(unit));
+        float *grad = hp_param_grad(unit, 0);
+        for (int k = 0; k < 5; k++)
+            grad[k] = (float)(hp_world_rank(world) + 1); /* 1 + 2 + 3 + 4 */
+        RANK_OK(hp_backward_end(unit));
+        RANK_OK(hp_fsdp_end(fsdp));
+        RANK_OK(hp_param_shard(unit, 0, &shard));
+        for (uint64_t k = 0; k < shard.n_elements; k++)
+            RANK_CHECK((double)((const float *)shard.grad)[k] == cases[c].expected);
+        hp_fsdp_destroy(fsdp);
+        hp_mesh_destroy(mesh);
+    }
+}
+
+static void test_tie_across_units(void **state) {
+    (void)state;
+    ranks_run(3, RANKS_THREADS, tie_across_units, NULL);
+}
+static void test_tie_inside_a_unit(void **state) {
+    (void)state;
+    ranks_run(3, RANKS_THREADS, tie_inside_a_unit, NULL);
+}
+static void test_ranks_disagree(void **state) {
+    (void)state;
+    ranks_run(4, RANKS_THREADS, ranks_disagree, NULL);
+}
+static void test_calls_out_of_order(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, calls_out_of_order, NULL);
+}
+static void test_bad_declarations(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, bad_declarations, NULL);
+}
+static void test_gradient_on_one_rank(void **state) {
+    (void)state;
+    ranks_run(4, RANKS_THREADS, gradient_on_one_rank, NULL);
+}
+static void test_scaling(void **state) {
+    (void)state;
+    int meshes[][2] = {{1, 4}, {2, 2}, {4, 1}};
+    for (int m = 0; m < 3; m++)
+        ranks_run(4, RANKS_THREADS, scaling, meshes[m]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tie_across_units), cmocka_unit_test(test_tie_inside_a_unit),
+        cmocka_unit_test(test_ranks_disagree),   cmocka_unit_test(test_calls_out_of_order),
+        cmocka_unit_test(test_bad_declarations), cmocka_unit_test(test_gradient_on_one_rank),
+        cmocka_unit_test(test_scaling),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
