@@ -201,9 +201,10 @@ static void say_what_next(const report *r, uint64_t n_done) {
         printf("the same command with --resume %s goes on from step %" PRIu64 "\n", o->save,
                n_done);
     else if (*o->save)
-        printf("--resume %s --steps %" PRIu64 " goes on from this checkpoint, on any mesh: "
-               "--mesh 1x%d, --mesh %dx1 ...\n",
-               o->save, 2 * n_done, r->facts.n_ranks, r->facts.n_ranks);
+        printf("--resume %s --steps %" PRIu64
+               " goes on from this checkpoint, on any number of ranks "
+               "and any --mesh\n",
+               o->save, 2 * n_done);
     else if (r->facts.n_ranks == 1)
         printf("hprun -n 8 hptrain --mesh 2x4 trains over 8 ranks\n");
     else

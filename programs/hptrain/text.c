@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char shipped_name[] = "genesis_to_deuteronomy.txt";
@@ -37,21 +38,20 @@ static hp_status shipped_path(char *out_path, size_t size) {
 }
 
 static hp_status read_all(FILE *file, text *t) {
-    const long end = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    if (end < 0 || fseek(file, 0, SEEK_SET) != 0)
+    struct stat about;
+    if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode))
         return fail(HP_ERR_FILE, "expected --data to be a regular file, given %s", t->path);
-    t->n_bytes = (size_t)end;
+    t->n_bytes = (size_t)about.st_size;
     t->bytes = malloc(t->n_bytes + 1);
     if (!t->bytes)
         return fail(HP_ERR_MEMORY, "expected %zu bytes of memory for %s", t->n_bytes, t->path);
     if (fread(t->bytes, 1, t->n_bytes, file) != t->n_bytes)
         return fail(HP_ERR_FILE, "expected %zu bytes in %s: %s", t->n_bytes, t->path,
-                    errno ? strerror(errno) : "it became shorter");
+                    ferror(file) ? strerror(errno) : "it became shorter");
     return HP_OK;
 }
 
 static hp_status read_file(text *t) {
-    errno = 0;
     FILE *file = fopen(t->path, "rb");
     if (!file)
         return fail(HP_ERR_FILE, "expected --data to be a file that can be read, given %s: %s",

@@ -78,9 +78,8 @@ static hp_status check_directory(const char *option, const char *path) {
         return HP_OK;
     make_parents(path, strlen(path));
     if (access(path, W_OK | X_OK) != 0)
-        return fail(HP_ERR_FILE,
-                    "expected --%s to be a directory that can be written, given %s: %s", option,
-                    path, strerror(errno));
+        return fail(HP_ERR_FILE, "expected --%s at a place that can be written, given %s: %s",
+                    option, path, strerror(errno));
     return HP_OK;
 }
 
