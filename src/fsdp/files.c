@@ -133,6 +133,14 @@ void hpi_directory_remove(const char *path) {
     rmdir(path);
 }
 
+char *hpi_path_join(const char *directory, const char *name) {
+    const size_t n_bytes = strlen(directory) + strlen(name) + 2;
+    char *path = hpi_alloc(n_bytes, 1);
+    if (path)
+        snprintf(path, n_bytes, "%s/%s", directory, name);
+    return path;
+}
+
 uint64_t hpi_checksum(const void *data, uint64_t n_bytes) {
     return XXH3_64bits(data, n_bytes);
 }

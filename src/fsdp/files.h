@@ -27,6 +27,9 @@ hp_status hpi_directory_sync(const char *path);
 /* Remove a directory and the files in it; what cannot be removed stays, silently. */
 void hpi_directory_remove(const char *path);
 
+/* "directory/name" in memory that the caller frees with hpi_free; NULL when there is none. */
+char *hpi_path_join(const char *directory, const char *name);
+
 /* XXH3, 64 bits, seed 0. Source: Yann Collet, xxHash. */
 uint64_t hpi_checksum(const void *data, uint64_t n_bytes);
 
