@@ -184,15 +184,34 @@ static hp_status check_unit(const hp_unit *unit, const char *call, hpi_phase exp
     return HP_OK;
 }
 
+/* The user's compute is what lies between two hooks: after the begin's operations have run, before
+ * the end's are submitted. */
+static hp_status begin_compute(hp_unit *unit, hpi_hook hook) {
+    HP_TRY(run_hook(unit->fsdp, hook, unit->index));
+    unit->phase_began_ns = hpi_now_ns();
+    return HP_OK;
+}
+
+static hp_status end_compute(hp_unit *unit, hpi_hook hook, const char *name) {
+    const hp_span span = {.name = name,
+                          .detail = unit->name,
+                          .begin_ns = unit->phase_began_ns,
+                          .end_ns = hpi_now_ns(),
+                          .id = NOBODY,
+                          .step = (uint32_t)unit->fsdp->stats.n_steps};
+    hp_trace_span(unit->fsdp->config.trace, HP_STREAM_COMPUTE, &span);
+    return run_hook(unit->fsdp, hook, unit->index);
+}
+
 hp_status hp_forward_begin(hp_unit *unit) {
     HP_TRY(check_unit(unit, "hp_forward_begin", HPI_PHASE_IDLE));
     unit->is_forwarded = true;
-    return run_hook(unit->fsdp, HPI_HOOK_FORWARD_BEGIN, unit->index);
+    return begin_compute(unit, HPI_HOOK_FORWARD_BEGIN);
 }
 
 hp_status hp_forward_end(hp_unit *unit) {
     HP_TRY(check_unit(unit, "hp_forward_end", HPI_PHASE_FORWARD));
-    return run_hook(unit->fsdp, HPI_HOOK_FORWARD_END, unit->index);
+    return end_compute(unit, HPI_HOOK_FORWARD_END, "forward");
 }
 
 hp_status hp_backward_begin(hp_unit *unit) {
@@ -208,12 +227,12 @@ hp_status hp_backward_begin(hp_unit *unit) {
         return HPI_FAIL(HP_ERR_UNSUPPORTED,
                         "expected one backward of unit %s in a pass, given a second", unit->name);
     unit->is_backwarded = true;
-    return run_hook(unit->fsdp, HPI_HOOK_BACKWARD_BEGIN, unit->index);
+    return begin_compute(unit, HPI_HOOK_BACKWARD_BEGIN);
 }
 
 hp_status hp_backward_end(hp_unit *unit) {
     HP_TRY(check_unit(unit, "hp_backward_end", HPI_PHASE_BACKWARD));
-    return run_hook(unit->fsdp, HPI_HOOK_BACKWARD_END, unit->index);
+    return end_compute(unit, HPI_HOOK_BACKWARD_END, "backward");
 }
 
 /* ---- passes ------------------------------------------------------------------------------ */

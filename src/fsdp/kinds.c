@@ -21,19 +21,10 @@ static void begin_phase(void *context, const hp_op *op, hpi_phase phase) {
     const bool has_storage = owner_of(context)->plan_units[op->unit].storage_bytes != 0;
     unit->storage = has_storage ? hpi_bound(context, &op->reads[0]) : NULL;
     unit->phase = phase;
-    unit->phase_began_ns = hpi_now_ns();
 }
 
-static void end_phase(void *context, const hp_op *op, const char *name) {
-    hp_fsdp *fsdp = owner_of(context);
+static void end_phase(void *context, const hp_op *op) {
     hp_unit *unit = unit_of(context, op);
-    const hp_span span = {.name = name,
-                          .detail = unit->name,
-                          .begin_ns = unit->phase_began_ns,
-                          .end_ns = hpi_now_ns(),
-                          .id = op->id,
-                          .step = (uint32_t)fsdp->stats.n_steps};
-    hp_trace_span(fsdp->config.trace, HP_STREAM_COMPUTE, &span);
     unit->phase = HPI_PHASE_IDLE;
     unit->storage = unit->grad = NULL;
 }
@@ -44,7 +35,7 @@ static hp_status run_forward_begin(void *context, const hp_op *op) {
 }
 
 static hp_status run_forward_end(void *context, const hp_op *op) {
-    end_phase(context, op, "forward");
+    end_phase(context, op);
     return HP_OK;
 }
 
@@ -78,7 +69,7 @@ static hp_status run_backward_end(void *context, const hp_op *op) {
         if (hpi_param_is_trainable(p) && !p->grad_taken)
             memset(grad_of(unit, p), 0, p->layout.full_elements * hp_dtype_size(p->dtype));
     }
-    end_phase(context, op, "backward");
+    end_phase(context, op);
     return HP_OK;
 }
 
