@@ -10,11 +10,15 @@
 #include "hptrain/options.h"
 #include "hptrain/train.h"
 
+/* world_rank: -1 before there is a world. */
 static int finish(hp_status status, int world_rank) {
+    char who[32] = "";
     if (status >= 0)
         return 0;
+    if (world_rank >= 0)
+        snprintf(who, sizeof who, "rank %d: ", world_rank);
     if (failure_is_mine(status, world_rank))
-        fprintf(stderr, "hptrain: rank %d: %s\n", world_rank, failure_text(status));
+        fprintf(stderr, "hptrain: %s%s\n", who, failure_text(status));
     return status == HP_ERR_ARGUMENT ? 2 : 1;
 }
 
@@ -33,7 +37,7 @@ int main(int argc, char **argv) {
     const hp_status parsed = options_parse(argc, argv, &o);
     hp_status status = hp_world_create(NULL, &world);
     if (status < 0)
-        return finish(status, 0);
+        return finish(status, -1);
     status = agree(world, parsed);
     if (status >= 0)
         status = run(world, &o);

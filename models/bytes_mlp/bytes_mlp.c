@@ -176,6 +176,8 @@ static void lay_out(bytes_mlp *model) {
     model->scratch.d_wide = carve_floats(model, n * wide);
     model->scratch.d_x = carve_floats(model, n * s->width);
     model->scratch.transposed = carve_floats(model, s->width * wide);
+    model->scratch.tree =
+        carve_floats(model, bytes_mlp_tree_levels((size_t)model->config.batch) * s->width * wide);
     for (size_t i = 0; i < n_blocks; i++) {
         const bytes_mlp_saved saved = {carve_floats(model, n * s->width), carve_floats(model, n),
                                        carve_floats(model, n * s->hidden)};
@@ -237,10 +239,6 @@ void bytes_mlp_destroy(bytes_mlp *model) {
 
 /* ---- forward and backward ---- */
 
-static size_t n_rows(const bytes_mlp *model) {
-    return (size_t)model->n_samples * model->sizes.seq;
-}
-
 static bytes_mlp_block weights_of(const hp_unit *unit) {
     return (bytes_mlp_block){hp_param_data(unit, W1), hp_param_data(unit, B1),
                              hp_param_data(unit, W2), hp_param_data(unit, B2)};
@@ -275,14 +273,14 @@ hp_status bytes_mlp_forward(bytes_mlp *model, const unsigned char *samples, int 
     for (int i = 0; i < model->config.n_blocks; i++) {
         TRY(hp_forward_begin(model->block[i]));
         bytes_mlp_block_forward(s, model->h, weights_of(model->block[i]), model->saved[i],
-                                n_rows(model));
+                                (size_t)model->n_samples);
         TRY(hp_forward_end(model->block[i]));
     }
 
     TRY(hp_forward_begin(model->head));
-    *out_loss = bytes_mlp_head_forward(s, model->h, hp_param_data(model->head, HEAD_W),
-                                       hp_param_data(model->head, HEAD_B), model->x, model->scale,
-                                       model->probabilities, model->target, n_rows(model));
+    *out_loss = bytes_mlp_head_forward(
+        s, model->h, hp_param_data(model->head, HEAD_W), hp_param_data(model->head, HEAD_B),
+        model->x, model->scale, model->probabilities, model->target, (size_t)model->n_samples);
     return hp_forward_end(model->head);
 }
 
@@ -296,19 +294,19 @@ hp_status bytes_mlp_backward(bytes_mlp *model) {
     bytes_mlp_head_backward(s, dh, hp_param_data(model->head, HEAD_W),
                             hp_param_grad(model->head, HEAD_W), hp_param_grad(model->head, HEAD_B),
                             model->x, model->scale, model->probabilities, model->target,
-                            model->scratch, n_rows(model));
+                            model->scratch, (size_t)model->n_samples);
     TRY(hp_backward_end(model->head));
 
     for (int i = model->config.n_blocks; i-- > 0;) {
         TRY(hp_backward_begin(model->block[i]));
         bytes_mlp_block_backward(s, dh, weights_of(model->block[i]), grads_of(model->block[i]),
-                                 model->saved[i], model->scratch, n_rows(model));
+                                 model->saved[i], model->scratch, (size_t)model->n_samples);
         TRY(hp_backward_end(model->block[i]));
     }
 
     TRY(hp_backward_begin(model->embedding));
     bytes_mlp_embed_grad(s, hp_param_grad(model->embedding, TABLE), dh, model->samples,
-                         (size_t)model->n_samples);
+                         model->scratch, (size_t)model->n_samples);
     return hp_backward_end(model->embedding);
 }
 

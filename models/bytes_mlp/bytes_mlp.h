@@ -9,9 +9,10 @@
  *     loss = -log softmax(norm(h) w + b)[the byte]                     unit "head"
  *
  * norm divides by the root of the mean square (no gain). Weights and arithmetic are fp32, the loss
- * is summed in fp64, and every sum has a fixed order: results depend on the ranks only through the
- * mean of the gradients. All memory is taken by create; a step takes none.
- * Source: Bengio et al. 2003 (a table of bytes and a window); He et al. 2016 (residual blocks).
+ * is summed in fp64. Sums over samples use the library's tree over ranks: where the number of
+ * ranks, batch and seq are powers of two, a global batch gives the same bits on any number of
+ * ranks. All memory is taken by create; a step takes none. Source: Bengio et al. 2003 (a table of
+ * bytes and a window); He et al. 2016 (residual blocks).
  */
 #ifndef BYTES_MLP_H
 #define BYTES_MLP_H

@@ -78,12 +78,16 @@ void bytes_mlp_fill_rows(float *restrict c, const float *restrict row, size_t n_
         memcpy(c + i * n_j, row, n_j * sizeof *row);
 }
 
-CLONES void bytes_mlp_sum_rows(float *restrict row, const float *restrict c, size_t n_i,
-                               size_t n_j) {
-    memset(row, 0, n_j * sizeof *row);
+CLONES void bytes_mlp_sum_rows_add(float *restrict row, const float *restrict c, size_t n_i,
+                                   size_t n_j) {
     for (size_t i = 0; i < n_i; i++)
         for (size_t j = 0; j < n_j; j++)
             row[j] += c[i * n_j + j];
+}
+
+CLONES void bytes_mlp_add(float *restrict a, const float *restrict b, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        a[i] += b[i];
 }
 
 static double dot(const float *a, const float *b, size_t n) {

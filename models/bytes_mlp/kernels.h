@@ -28,8 +28,11 @@ void bytes_mlp_transpose(float *out, const float *in, size_t n_i, size_t n_j);
 /* Every row of c is `row`.  c: [n_i][n_j]. */
 void bytes_mlp_fill_rows(float *c, const float *row, size_t n_i, size_t n_j);
 
-/* row[j] = sum over i of c[i][j]. */
-void bytes_mlp_sum_rows(float *row, const float *c, size_t n_i, size_t n_j);
+/* row[j] += sum over i of c[i][j]. */
+void bytes_mlp_sum_rows_add(float *row, const float *c, size_t n_i, size_t n_j);
+
+/* a += b. */
+void bytes_mlp_add(float *a, const float *b, size_t n);
 
 /* x[i] = h[i] * scale[i], scale[i] = 1 / sqrt(mean of h[i][j]^2 + 1e-5).  h, x: [n_i][n_j].
  * Source: Zhang and Sennrich 2019, without gain. */

@@ -2,9 +2,13 @@
  *
  * bytes_mlp/layers.h - forward and backward of the three kinds of units, on plain pointers.
  *
- * A row is one byte to be predicted; n is how many there are. A backward writes every element of
- * the weights' gradients and turns dh, the gradient of the layer's output, into that of its input.
- * Nothing here knows of ranks, so a test can check each gradient by itself.
+ * A row is one byte to be predicted; n_samples samples have n = n_samples * seq of them. A backward
+ * writes every element of the weights' gradients and turns dh, the gradient of the layer's output,
+ * into that of its input. Nothing here knows of ranks, so a test can check each gradient by itself.
+ *
+ * Sums over rows run in order within a sample, then over samples by the tree that the library uses
+ * over ranks. So, for powers of two, the gradients of a global batch are the same bits however many
+ * ranks share it.
  */
 #ifndef BYTES_MLP_LAYERS_H
 #define BYTES_MLP_LAYERS_H
@@ -34,10 +38,11 @@ typedef struct bytes_mlp_saved {
 } bytes_mlp_saved;
 
 /* Room for one backward. d_wide: [n][max(hidden, 256)], d_x: [n][width], transposed: [width *
- * max(hidden, 256)]. */
+ * max(hidden, 256)], tree: [bytes_mlp_tree_levels(n_samples)][width * max(hidden, 256)]. */
 typedef struct bytes_mlp_scratch {
-    float *d_wide, *d_x, *transposed;
+    float *d_wide, *d_x, *transposed, *tree;
 } bytes_mlp_scratch;
+size_t bytes_mlp_tree_levels(size_t n_samples);
 
 /* h[row] = sum over w of table[w][the byte w + 1 places before the row's].
  * table: [window][256][width]; samples: [n_samples][window + seq], whose last seq bytes are the
@@ -45,23 +50,25 @@ typedef struct bytes_mlp_scratch {
 void bytes_mlp_embed(const bytes_mlp_sizes *s, float *h, const float *table,
                      const unsigned char *samples, size_t n_samples);
 void bytes_mlp_embed_grad(const bytes_mlp_sizes *s, float *d_table, const float *dh,
-                          const unsigned char *samples, size_t n_samples);
+                          const unsigned char *samples, bytes_mlp_scratch scratch,
+                          size_t n_samples);
 
 /* h += relu(norm(h) w1 + b1) w2 + b2. */
 void bytes_mlp_block_forward(const bytes_mlp_sizes *s, float *h, bytes_mlp_block w,
-                             bytes_mlp_saved saved, size_t n);
+                             bytes_mlp_saved saved, size_t n_samples);
 void bytes_mlp_block_backward(const bytes_mlp_sizes *s, float *dh, bytes_mlp_block w,
                               bytes_mlp_block_grad grad, bytes_mlp_saved saved,
-                              bytes_mlp_scratch scratch, size_t n);
+                              bytes_mlp_scratch scratch, size_t n_samples);
 
 /* probabilities = softmax(norm(h) w + b). Returns the sum over rows of -log p[target].
  * w: [width][256], x: [n][width] and scale: [n] are kept for the backward. */
 double bytes_mlp_head_forward(const bytes_mlp_sizes *s, const float *h, const float *w,
                               const float *b, float *x, float *scale, float *probabilities,
-                              const unsigned char *target, size_t n);
+                              const unsigned char *target, size_t n_samples);
 /* The gradient of the mean over rows; writes all of dh. `probabilities` is used up. */
 void bytes_mlp_head_backward(const bytes_mlp_sizes *s, float *dh, const float *w, float *d_w,
                              float *d_b, const float *x, const float *scale, float *probabilities,
-                             const unsigned char *target, bytes_mlp_scratch scratch, size_t n);
+                             const unsigned char *target, bytes_mlp_scratch scratch,
+                             size_t n_samples);
 
 #endif

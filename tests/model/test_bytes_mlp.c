@@ -176,32 +176,36 @@ static bytes_mlp_block_grad block_grad_at(float *g, int l) {
     return (bytes_mlp_block_grad){g + W1, g + B1, g + W2, g + B2};
 }
 
-/* The model's own layers: mean loss, and the gradient of every weight in g. */
-static double layers_loss(const float *w, const unsigned char *samples, float *g) {
+/* The model's own layers on the first n_samples: mean loss, and the gradient of every weight in g.
+ */
+static double layers_loss(const float *w, const unsigned char *samples, size_t n_samples,
+                          float *g) {
     static float h[ROWS * WIDTH], x[ROWS * WIDTH], scale[ROWS], p[ROWS * V];
     static float saved_x[BLOCKS][ROWS * WIDTH], saved_scale[BLOCKS][ROWS];
     static float saved_a[BLOCKS][ROWS * HIDDEN];
-    static float d_wide[ROWS * V], d_x[ROWS * WIDTH], turned[WIDTH * V];
-    const bytes_mlp_scratch scratch = {d_wide, d_x, turned};
+    static float d_wide[ROWS * V], d_x[ROWS * WIDTH], turned[WIDTH * V], tree[3 * WIDTH * V];
+    const bytes_mlp_scratch scratch = {d_wide, d_x, turned, tree};
+    assert_int_equal(bytes_mlp_tree_levels(SAMPLES), 3);
     unsigned char target[ROWS];
     for (int i = 0; i < ROWS; i++)
         target[i] = samples[i / SEQ * SAMPLE_BYTES + WINDOW + i % SEQ];
 
-    bytes_mlp_embed(&sizes, h, w + TABLE, samples, SAMPLES);
+    bytes_mlp_embed(&sizes, h, w + TABLE, samples, n_samples);
     for (int l = 0; l < BLOCKS; l++)
         bytes_mlp_block_forward(&sizes, h, block_at(w, l),
-                                (bytes_mlp_saved){saved_x[l], saved_scale[l], saved_a[l]}, ROWS);
+                                (bytes_mlp_saved){saved_x[l], saved_scale[l], saved_a[l]},
+                                n_samples);
     const double loss =
-        bytes_mlp_head_forward(&sizes, h, w + HEAD_W, w + HEAD_B, x, scale, p, target, ROWS);
+        bytes_mlp_head_forward(&sizes, h, w + HEAD_W, w + HEAD_B, x, scale, p, target, n_samples);
 
     bytes_mlp_head_backward(&sizes, h, w + HEAD_W, g + HEAD_W, g + HEAD_B, x, scale, p, target,
-                            scratch, ROWS);
+                            scratch, n_samples);
     for (int l = BLOCKS; l-- > 0;)
         bytes_mlp_block_backward(&sizes, h, block_at(w, l), block_grad_at(g, l),
                                  (bytes_mlp_saved){saved_x[l], saved_scale[l], saved_a[l]}, scratch,
-                                 ROWS);
-    bytes_mlp_embed_grad(&sizes, g + TABLE, h, samples, SAMPLES);
-    return loss / ROWS;
+                                 n_samples);
+    bytes_mlp_embed_grad(&sizes, g + TABLE, h, samples, scratch, n_samples);
+    return loss / (double)(n_samples * SEQ);
 }
 
 typedef struct network {
@@ -223,7 +227,7 @@ static int network_setup(void **state) {
     }
     for (size_t i = 0; i < sizeof net->samples; i++) /* few bytes: table rows are used many times */
         net->samples[i] = (unsigned char)(i * 7 % 11 * 23);
-    net->loss = layers_loss(net->w, net->samples, net->g);
+    net->loss = layers_loss(net->w, net->samples, SAMPLES, net->g);
     *state = net;
     return 0;
 }
@@ -275,7 +279,22 @@ static void gradients_match_central_differences(void **state) {
 static void backward_writes_every_element(void **state) {
     const network *net = *state;
     for (int i = 0; i < N_WEIGHTS; i++)
-        assert_false(isnan(net->g[i]));
+        assert_true(net->g[i] == net->g[i]); /* not NaN */
+}
+
+/* Two ranks with half of the samples each: the mean of their gradients has the bits of one rank's.
+ */
+static void gradients_do_not_depend_on_the_ranks(void **state) {
+    const network *net = *state;
+    static float left[N_WEIGHTS], right[N_WEIGHTS], mean[N_WEIGHTS];
+    const unsigned char *middle = net->samples + SAMPLES / 2 * SAMPLE_BYTES;
+    const double loss = layers_loss(net->w, net->samples, SAMPLES / 2, left) +
+                        layers_loss(net->w, middle, SAMPLES / 2, right);
+    for (int i = 0; i < N_WEIGHTS; i++)
+        mean[i] = (left[i] + right[i]) / 2;
+    assert_true(loss / 2 == net->loss);
+    for (int i = 0; i < N_WEIGHTS; i++)
+        assert_true(mean[i] == net->g[i]);
 }
 
 /* A rank that has no samples in a pass contributes zeros, not what was there. */
@@ -286,7 +305,7 @@ static void no_samples_give_zero_gradients(void **state) {
     memset(d_w, 0xff, sizeof d_w);
     memset(d_b, 0xff, sizeof d_b);
     bytes_mlp_head_backward(&sizes, &none, w, d_w, d_b, &none, &none, &none, &no_target,
-                            (bytes_mlp_scratch){&none, &none, turned}, 0);
+                            (bytes_mlp_scratch){&none, &none, turned, &none}, 0);
     for (int i = 0; i < WIDTH * V; i++)
         assert_true(d_w[i] == 0);
     for (int i = 0; i < V; i++)
@@ -303,6 +322,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(gradients_match_central_differences, network_setup,
                                         network_teardown),
         cmocka_unit_test_setup_teardown(backward_writes_every_element, network_setup,
+                                        network_teardown),
+        cmocka_unit_test_setup_teardown(gradients_do_not_depend_on_the_ranks, network_setup,
                                         network_teardown),
         cmocka_unit_test(no_samples_give_zero_gradients),
     };
