@@ -176,8 +176,7 @@ static bytes_mlp_block_grad block_grad_at(float *g, int l) {
     return (bytes_mlp_block_grad){g + W1, g + B1, g + W2, g + B2};
 }
 
-/* The model's own layers on the first n_samples: mean loss, and the gradient of every weight in g.
- */
+/* The model's own layers on the first n_samples: mean loss, and the gradients of all weights. */
 static double layers_loss(const float *w, const unsigned char *samples, size_t n_samples,
                           float *g) {
     static float h[ROWS * WIDTH], x[ROWS * WIDTH], scale[ROWS], p[ROWS * V];
@@ -187,7 +186,7 @@ static double layers_loss(const float *w, const unsigned char *samples, size_t n
     const bytes_mlp_scratch scratch = {d_wide, d_x, turned, tree};
     assert_int_equal(bytes_mlp_tree_levels(SAMPLES), 3);
     unsigned char target[ROWS];
-    for (int i = 0; i < ROWS; i++)
+    for (size_t i = 0; i < n_samples * SEQ; i++)
         target[i] = samples[i / SEQ * SAMPLE_BYTES + WINDOW + i % SEQ];
 
     bytes_mlp_embed(&sizes, h, w + TABLE, samples, n_samples);
@@ -282,7 +281,7 @@ static void backward_writes_every_element(void **state) {
         assert_true(net->g[i] == net->g[i]); /* not NaN */
 }
 
-/* Two ranks with half of the samples each: the mean of their gradients has the bits of one rank's.
+/* Two ranks with half of the samples each: the mean of their gradients is one rank's, bit for bit.
  */
 static void gradients_do_not_depend_on_the_ranks(void **state) {
     const network *net = *state;
