@@ -281,8 +281,7 @@ static void backward_writes_every_element(void **state) {
         assert_true(net->g[i] == net->g[i]); /* not NaN */
 }
 
-/* Two ranks with half of the samples each: the mean of their gradients is one rank's, bit for bit.
- */
+/* Two ranks with half of the samples each: the mean of their gradients has one rank's bits. */
 static void gradients_do_not_depend_on_the_ranks(void **state) {
     const network *net = *state;
     static float left[N_WEIGHTS], right[N_WEIGHTS], mean[N_WEIGHTS];
