@@ -17,8 +17,8 @@
 
 enum { STEPS = 100, WINDOW = 16, SEQ = 64, BATCH = 8, SAMPLE_BYTES = WINDOW + SEQ };
 
-/* Every function of the library returns a status; the first rank that fails says why and ends. The
- * others are told so by their own next call. */
+/* Every function that can fail returns a status, and hp_last_error says why. A rank that ends here
+ * leaves its peers nothing to wait for: their next call tells them so. */
 static void ok(hp_status status) {
     if (status >= 0)
         return;
@@ -42,11 +42,9 @@ static unsigned char *read_text(const char *path, size_t *out_bytes) {
 /* This rank's samples of a step: each rank and step has its own. */
 static void pick_samples(const unsigned char *text, size_t n_bytes, int step, const hp_world *world,
                          unsigned char *out_samples) {
-    for (int j = 0; j < BATCH; j++) {
-        const uint64_t number =
-            ((uint64_t)step * (uint64_t)hp_world_size(world) + (uint64_t)hp_world_rank(world)) *
-                BATCH +
-            (uint64_t)j;
+    const uint64_t n_ranks = (uint64_t)hp_world_size(world), rank = (uint64_t)hp_world_rank(world);
+    for (size_t j = 0; j < BATCH; j++) {
+        const uint64_t number = ((uint64_t)step * n_ranks + rank) * BATCH + j;
         const size_t place = number * 2654435761U % (n_bytes - SAMPLE_BYTES + 1);
         memcpy(out_samples + j * SAMPLE_BYTES, text + place, SAMPLE_BYTES);
     }

@@ -180,12 +180,23 @@ void options_help(FILE *file) {
     argp_help(&parser, file, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK, name);
 }
 
+/* A number from 1 to 9999 at the front of *text, which moves behind it; 0: there is none. */
+static int take_size(const char **text) {
+    char *end = NULL;
+    const long value = strtol(*text, &end, 10);
+    *text = end;
+    return value >= 1 && value <= 9999 ? (int)value : 0;
+}
+
 static hp_status parse_mesh(options *o) {
-    int end = 0;
-    if (!*o->mesh)
+    const char *text = o->mesh;
+    if (!*text)
         return HP_OK;
-    if (sscanf(o->mesh, "%4dx%4d%n", &o->n_replicas, &o->n_shards, &end) != 2 || o->mesh[end] ||
-        o->n_replicas < 1 || o->n_shards < 1)
+    o->n_replicas = take_size(&text);
+    const bool has_x = *text == 'x';
+    text += has_x;
+    o->n_shards = take_size(&text);
+    if (!has_x || *text || !o->n_replicas || !o->n_shards)
         return fail(HP_ERR_ARGUMENT,
                     "expected --mesh to be RxS, replicas x shards, like 2x4, given \"%s\"",
                     o->mesh);
