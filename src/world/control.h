@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * world/control.h - what lies at the start of a rank's shared segment.
+ *
+ *     [control | directory of groups | signal lines | heap, handed to others ...]
+ *
+ * Every process of the node maps every segment, at addresses of its own, and the launcher maps the
+ * control block alone: so there are no pointers here, only integers of fixed width, and everything
+ * that two ranks touch is atomic. The memory outlives its rank, which is how a launcher can tell
+ * what a killed rank was waiting for. Only the directory of world rank 0 is in use.
+ */
+#ifndef HPI_CONTROL_H
+#define HPI_CONTROL_H
+
+#include "world.h"
+
+enum {
+    HPI_LAYOUT_VERSION = 1,
+    HPI_MAX_LOCAL = 1024, /* ranks of a node: bits in hpi_entry.joined */
+    HPI_MAX_GROUPS = 4096, /* groups of a node that are alive at once */
+    HPI_N_NOTES = 8,       /* threads of one rank that can explain their wait at once */
+    HPI_NAME_WORDS = 4,    /* a text of up to 31 bytes, as 64-bit words */
+    HPI_DOING_WORDS = 8
+};
+#define HPI_CONTROL_MAGIC UINT64_C(0x6c6f72746e6f4348) /* "HControl", read as bytes */
+
+/* How far a rank has come in its present world. Only rises within one generation. */
+enum {
+    HPI_LIFE_NONE = 0,
+    HPI_LIFE_ARRIVED = 1, /* has left every earlier world of this segment */
+    HPI_LIFE_ALIVE = 2,
+    HPI_LIFE_LEFT = 3, /* destroyed its world in order */
+    HPI_LIFE_DEAD = 4  /* gave up: a thread rank that failed, or a start that did */
+};
+/* Worlds may follow each other on one segment; `life` holds the world's number and the state. */
+static inline uint64_t hpi_life(uint64_t generation, unsigned state) {
+    return generation * 8 + state;
+}
+static inline unsigned hpi_life_state(uint64_t life) { return (unsigned)(life % 8); }
+static inline uint64_t hpi_life_generation(uint64_t life) { return life / 8; }
+
+/* Why a thread sleeps. since_ns: 0 free, 1 being written, else when the wait began. */
+typedef struct hpi_note {
+    _Alignas(128) _Atomic uint64_t since_ns;
+    _Atomic uint64_t seq;
+    _Atomic int64_t rank; /* waited for, in the group; -1 unknown */
+    _Atomic int64_t world_rank;
+    _Atomic uint64_t operation[HPI_NAME_WORDS];
+    _Atomic uint64_t group[HPI_NAME_WORDS];
+    _Atomic uint64_t spare[4];
+} hpi_note;
+
+typedef struct hpi_control {
+    uint64_t magic;
+    uint32_t layout_version;
+    int32_t world_rank;
+    _Alignas(128) _Atomic uint64_t life;
+    _Alignas(128) _Atomic uint32_t bump; /* the futex word that this rank's threads sleep on */
+    _Atomic uint32_t sleepers;           /* threads that sleep, or are about to */
+    hpi_note notes[HPI_N_NOTES];
+    hpi_note failure; /* the last wait that failed */
+    _Alignas(128) _Atomic uint64_t doing[HPI_DOING_WORDS]; /* text, when no thread waits */
+} hpi_control;
+
+/* A group of the directory; its index is the slot of its lines on every member. */
+typedef struct hpi_entry {
+    _Atomic uint64_t generation; /* of the world that it belongs to; another one: free */
+    uint64_t serial;             /* older groups have smaller ones */
+    uint64_t hash[2];            /* of the list of members */
+    uint64_t base;               /* values of its lines count from here */
+    uint32_t size;
+    _Atomic uint32_t n_left;                /* members that have destroyed it */
+    _Atomic uint64_t joined[HPI_MAX_LOCAL / 64]; /* bit per world rank */
+    uint64_t spare[2];
+} hpi_entry;
+
+typedef struct hpi_directory {
+    _Alignas(128) _Atomic uint64_t lock; /* 0 free, else 1 + the world rank that holds it */
+    uint64_t n_serials;
+    uint64_t n_entries; /* entries that were ever used */
+    _Alignas(128) hpi_entry entries[HPI_MAX_GROUPS];
+} hpi_directory;
+
+#define HPI_PAGE_BYTES UINT64_C(4096)
+#define HPI_DIRECTORY_OFFSET HPI_PAGE_BYTES
+#define HPI_LINES_OFFSET (UINT64_C(1) << 20)
+#define HPI_HEAP_OFFSET (UINT64_C(4) << 20)
+#define HPI_SLOT_BYTES (HPI_N_LINES * sizeof(hpi_line))
+
+_Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint32_t) == 4, "no hidden locks");
+_Static_assert(sizeof(hpi_note) == 128, "shared between processes");
+_Static_assert(offsetof(hpi_control, life) == 128, "shared between processes");
+_Static_assert(offsetof(hpi_control, bump) == 256, "shared between processes");
+_Static_assert(offsetof(hpi_control, sleepers) == 260, "shared between processes");
+_Static_assert(offsetof(hpi_control, notes) == 384, "shared between processes");
+_Static_assert(offsetof(hpi_control, failure) == 1408, "shared between processes");
+_Static_assert(offsetof(hpi_control, doing) == 1536, "shared between processes");
+_Static_assert(sizeof(hpi_control) <= HPI_PAGE_BYTES, "one page, mapped by the launcher");
+_Static_assert(sizeof(hpi_entry) == 192, "shared between processes");
+_Static_assert(offsetof(hpi_directory, entries) == 128, "shared between processes");
+_Static_assert(HPI_DIRECTORY_OFFSET + sizeof(hpi_directory) <= HPI_LINES_OFFSET, "they overlap");
+_Static_assert(HPI_LINES_OFFSET + HPI_MAX_GROUPS * HPI_SLOT_BYTES <= HPI_HEAP_OFFSET,
+               "lines and heap overlap");
+
+/* ---- notes.c: texts in shared memory, and what they say of a rank ------------------------- */
+
+void hpi_text_write(_Atomic uint64_t *words, size_t n_words, const char *text);
+void hpi_text_read(const _Atomic uint64_t *words, size_t n_words, char *out_text);
+
+/* Take a note for a wait; NULL when all are taken (the wait then goes unexplained). */
+hpi_note *hpi_note_take(hpi_control *control);
+void hpi_note_write(hpi_note *note, const hpi_reason *reason, int world_rank, uint64_t since_ns);
+void hpi_note_free(hpi_note *note);
+/* What the rank of this control block is doing, in words: "waiting for rank 1 (world rank 5) in
+ * all_gather #17 of shard[4..7] since 120 ms", else what it says that it does. */
+void hpi_control_describe(const hpi_control *control, char *out_text, size_t size);
+/* The same of its last failed wait; false when none has failed. */
+bool hpi_control_describe_failure(const hpi_control *control, char *out_text, size_t size);
+
+#endif

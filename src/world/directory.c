@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * directory.c - which slot of signal lines a group has, agreed without waiting for anybody.
+ *
+ * The directory lies in the segment of world rank 0 and is shared by the node. The first member of
+ * a group to come takes a free entry, whose index is the slot of the group's lines on every member;
+ * the others find it by the list of members. Because every member creates groups of one list in the
+ * same order, the oldest entry of that list that a member has not joined is the one it means: no
+ * counts are kept, and groups of different lists may be created in any order by anybody. When all
+ * members have left, the entry is free. Values of the lines are never reset: a new group counts
+ * from the largest value that it finds.
+ */
+#include "inside.h"
+
+#include <sched.h>
+
+typedef struct membership {
+    uint64_t hash[2];
+    int n_ranks;
+} membership;
+
+static membership membership_of(const int *world_ranks, int n_ranks) {
+    membership m = {{UINT64_C(0x243f6a8885a308d3), UINT64_C(0x13198a2e03707344)}, n_ranks};
+    for (int i = 0; i < n_ranks; i++)
+        for (int k = 0; k < 2; k++) {
+            uint64_t state = m.hash[k] ^ (uint64_t)world_ranks[i];
+            m.hash[k] = hpi_random_next(&state);
+        }
+    return m;
+}
+
+static hpi_directory *directory_of(const hp_world *world) {
+    return hpi_segment_directory(&world->segments[0]);
+}
+
+/* Held for microseconds, so there is no sleeping; but its holder may be killed. */
+static hp_status directory_lock(hp_world *world) {
+    hpi_directory *d = directory_of(world);
+    const uint64_t deadline_ns =
+        hpi_now_ns() + world->options.signal_timeout_ms * UINT64_C(1000000);
+    for (int n = 0;; n++) {
+        uint64_t holder = 0;
+        if (atomic_compare_exchange_weak_explicit(&d->lock, &holder, 1 + (uint64_t)world->rank,
+                                                  memory_order_acquire, memory_order_relaxed))
+            return HP_OK;
+        if (n < 64 || !holder) {
+            sched_yield();
+            continue;
+        }
+        hpi_sleep_ns(200000);
+        hpi_liveness_poll(world);
+        const int rank = (int)(holder - 1);
+        if (hpi_liveness_is_dead(world, rank))
+            return HPI_FAIL_RANK(HP_ERR_PEER, rank, "rank %d died while it created a group", rank);
+        if (hpi_now_ns() > deadline_ns)
+            return HPI_FAIL_RANK(HP_ERR_TIMEOUT, rank,
+                                 "rank %d is stopped while it creates a group; rank %d waited "
+                                 "%llu ms",
+                                 rank, world->rank,
+                                 (unsigned long long)world->options.signal_timeout_ms);
+    }
+}
+
+static void directory_unlock(hp_world *world) {
+    atomic_store_explicit(&directory_of(world)->lock, 0, memory_order_release);
+}
+
+static bool is_live(const hp_world *world, const hpi_entry *e) {
+    return atomic_load_explicit(&e->generation, memory_order_acquire) == world->generation;
+}
+
+static bool has_joined(const hpi_entry *e, int world_rank) {
+    const uint64_t bits = atomic_load_explicit(&e->joined[world_rank / 64], memory_order_relaxed);
+    return bits >> (world_rank % 64) & 1;
+}
+
+/* The oldest group of this list that we have not joined yet. */
+static hpi_entry *find_entry(const hp_world *world, const membership *m) {
+    hpi_directory *d = directory_of(world);
+    hpi_entry *found = NULL;
+    for (uint64_t i = 0; i < d->n_entries; i++) {
+        hpi_entry *e = &d->entries[i];
+        if (is_live(world, e) && e->hash[0] == m->hash[0] && e->hash[1] == m->hash[1] &&
+            e->size == (uint32_t)m->n_ranks && !has_joined(e, world->rank) &&
+            (!found || e->serial < found->serial))
+            found = e;
+    }
+    return found;
+}
+
+static uint64_t largest_value(const hp_world *world, const int *world_ranks, int n_ranks,
+                              uint32_t slot) {
+    uint64_t largest = 0;
+    for (int i = 0; i < n_ranks; i++) {
+        const hpi_line *lines = hpi_segment_lines(&world->segments[world_ranks[i]], slot);
+        for (int k = 0; k < HPI_N_LINES; k++)
+            largest = hpi_max(largest, atomic_load_explicit(&lines[k].value, memory_order_acquire));
+    }
+    return largest;
+}
+
+static hp_status new_entry(hp_world *world, const membership *m, const int *world_ranks,
+                           hpi_entry **out_entry) {
+    hpi_directory *d = directory_of(world);
+    uint64_t i = 0;
+    while (i < d->n_entries && is_live(world, &d->entries[i]))
+        i++;
+    if (i == HPI_MAX_GROUPS)
+        return HPI_FAIL(HP_ERR_LIMIT,
+                        "expected at most %d groups alive at once on a node, this is "
+                        "one more",
+                        HPI_MAX_GROUPS);
+    hpi_entry *e = &d->entries[i];
+    e->serial = ++d->n_serials;
+    e->hash[0] = m->hash[0];
+    e->hash[1] = m->hash[1];
+    e->size = (uint32_t)m->n_ranks;
+    e->base = largest_value(world, world_ranks, m->n_ranks, (uint32_t)i);
+    atomic_store_explicit(&e->n_left, 0, memory_order_relaxed);
+    for (int k = 0; k < HPI_MAX_LOCAL / 64; k++)
+        atomic_store_explicit(&e->joined[k], 0, memory_order_relaxed);
+    atomic_store_explicit(&e->generation, world->generation, memory_order_release);
+    d->n_entries = hpi_max(d->n_entries, i + 1);
+    *out_entry = e;
+    return HP_OK;
+}
+
+hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_ranks,
+                             uint32_t *out_slot, uint64_t *out_base) {
+    const membership m = membership_of(world_ranks, n_ranks);
+    HP_TRY(directory_lock(world));
+    hpi_entry *e = find_entry(world, &m);
+    const hp_status status = e ? HP_OK : new_entry(world, &m, world_ranks, &e);
+    if (!status) {
+        atomic_fetch_or_explicit(&e->joined[world->rank / 64], UINT64_C(1) << (world->rank % 64),
+                                 memory_order_relaxed);
+        *out_slot = (uint32_t)(e - directory_of(world)->entries);
+        *out_base = e->base;
+    }
+    directory_unlock(world);
+    return status;
+}
+
+void hpi_directory_leave(hp_world *world, uint32_t slot) {
+    hpi_entry *e = &directory_of(world)->entries[slot];
+    /* the last one's release follows everybody's last write to the lines */
+    if (atomic_fetch_add_explicit(&e->n_left, 1, memory_order_acq_rel) + 1 == e->size)
+        atomic_store_explicit(&e->generation, 0, memory_order_release);
+}

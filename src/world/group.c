@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * group.c - groups: an ordered list of ranks and signal lines of their own.
+ *
+ * The directory says which lines a group has, without waiting for the other members; so creating a
+ * group never blocks, and overlapping groups may be created in any order. A member that never comes
+ * is noticed where it is first needed. split and duplicate are collective over the parent and
+ * exchange over its set-up lines.
+ */
+#include "inside.h"
+
+#include <stdio.h>
+
+enum { BUSY_NO = 0, BUSY_YES = 1 };
+enum { FAILED_NO = 0, FAILED_WRITING = 1, FAILED_YES = 2 };
+
+void hpi_name_ranks(const char *prefix, const int *ranks, int n, char *out_name, size_t size) {
+    const int step = n > 1 ? ranks[1] - ranks[0] : 1;
+    bool is_regular = n > 1 && step > 0;
+    for (int i = 1; i < n && is_regular; i++)
+        is_regular = ranks[i] - ranks[i - 1] == step;
+    if (n == 1)
+        snprintf(out_name, size, "%s[%d]", prefix, ranks[0]);
+    else if (n == 2)
+        snprintf(out_name, size, "%s[%d,%d]", prefix, ranks[0], ranks[1]);
+    else if (is_regular && step == 1)
+        snprintf(out_name, size, "%s[%d..%d]", prefix, ranks[0], ranks[n - 1]);
+    else if (is_regular)
+        snprintf(out_name, size, "%s[%d..%d by %d]", prefix, ranks[0], ranks[n - 1], step);
+    else
+        snprintf(out_name, size, "%s[%d,%d,%d%s]", prefix, ranks[0], ranks[1], ranks[2],
+                 n > 3 ? ",..." : "");
+}
+
+/* ---- create ------------------------------------------------------------------------------- */
+
+static hp_status check_members(const hp_world *world, const int *ranks, int n, int *out_rank) {
+    int mine = -1;
+    for (int i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= world->n_ranks)
+            return HPI_FAIL(HP_ERR_ARGUMENT, "expected members in [0, %d), given %d at place %d",
+                            world->n_ranks, ranks[i], i);
+        for (int k = 0; k < i; k++)
+            if (ranks[k] == ranks[i])
+                return HPI_FAIL(HP_ERR_ARGUMENT,
+                                "expected each member once, rank %d is given twice", ranks[i]);
+        if (ranks[i] == world->rank)
+            mine = i;
+    }
+    if (mine < 0)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected this rank (%d) among the members", world->rank);
+    *out_rank = mine;
+    return HP_OK;
+}
+
+static hp_status take_lines(hp_group *group) {
+    hp_world *world = group->world;
+    HP_TRY(hpi_directory_join(world, group->world_ranks, group->size, &group->slot, &group->base));
+    const uint64_t begin = HPI_LINES_OFFSET + group->slot * HPI_SLOT_BYTES;
+    const hp_status status =
+        hpi_fd_commit(world->segments[world->rank].fd, begin, begin + HPI_SLOT_BYTES);
+    if (status) {
+        hpi_directory_leave(world, group->slot);
+        return status;
+    }
+    for (int i = 0; i < group->size; i++)
+        group->lines[i] = hpi_segment_lines(&world->segments[group->world_ranks[i]], group->slot);
+    return HP_OK;
+}
+
+static void group_free(hp_group *group) {
+    hpi_free(group->world_ranks);
+    hpi_free(group->lines);
+    hpi_free(group);
+}
+
+hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
+                          hp_group **out_group) {
+    int rank;
+    if (!world || !world_ranks || !out_group || n_ranks < 1)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected a world, a list of at least one rank and a place for the group, "
+                        "given %p, %p, %d ranks, %p",
+                        (void *)world, (const void *)world_ranks, n_ranks, (void *)out_group);
+    HP_TRY(hpi_world_usable(world));
+    HP_TRY(check_members(world, world_ranks, n_ranks, &rank));
+    const size_t n = (size_t)n_ranks;
+    hp_group *group = hpi_alloc(1, sizeof *group);
+    if (!group)
+        return HP_ERR_MEMORY;
+    group->world = world;
+    group->rank = rank;
+    group->size = n_ranks;
+    group->world_ranks = hpi_alloc(n, sizeof *group->world_ranks);
+    group->lines = hpi_alloc(n, sizeof *group->lines);
+    hp_status status = group->world_ranks && group->lines ? HP_OK : HP_ERR_MEMORY;
+    if (!status) {
+        memcpy(group->world_ranks, world_ranks, n * sizeof *world_ranks);
+        hpi_name_ranks("group", world_ranks, n_ranks, group->name, sizeof group->name);
+        status = take_lines(group);
+    }
+    if (status)
+        group_free(group);
+    else
+        *out_group = group;
+    return status;
+}
+
+void hp_group_destroy(hp_group *group) {
+    if (!group)
+        return;
+    /* in a forked child the shared state is the parent's */
+    if (hpi_world_usable(group->world) != HP_ERR_FORKED) {
+        for (int slot = HPI_N_SLOTS - 1; slot >= 0; slot--)
+            if (group->attached[slot].destroy)
+                group->attached[slot].destroy(group->attached[slot].state);
+        hpi_directory_leave(group->world, group->slot);
+    }
+    group_free(group);
+}
+
+/* ---- split and duplicate ------------------------------------------------------------------ */
+
+/* Members of my color, by key, then by parent rank. Returns how many. */
+static int split_order(const hp_group *parent, const uint64_t *words, int color, int *out_ranks) {
+    int n = 0;
+    for (int i = 0; i < parent->size; i++)
+        if ((int64_t)words[2 * i] == color)
+            out_ranks[n++] = i;
+    for (int i = 1; i < n; i++) /* insertion keeps equal keys in parent order */
+        for (int k = i; k > 0 && (int64_t)words[2 * out_ranks[k] + 1] <
+                                     (int64_t)words[2 * out_ranks[k - 1] + 1];
+             k--) {
+            const int swap = out_ranks[k];
+            out_ranks[k] = out_ranks[k - 1];
+            out_ranks[k - 1] = swap;
+        }
+    for (int i = 0; i < n; i++)
+        out_ranks[i] = parent->world_ranks[out_ranks[i]];
+    return n;
+}
+
+static hp_status split(hp_group *parent, int color, int key, hp_group **out_group) {
+    const uint64_t mine[2] = {(uint64_t)(int64_t)color, (uint64_t)(int64_t)key};
+    uint64_t *words = hpi_alloc((size_t)parent->size, sizeof mine);
+    int *ranks = hpi_alloc((size_t)parent->size, sizeof *ranks);
+    hp_group *group = NULL;
+    hp_status status = words && ranks ? HP_OK : HP_ERR_MEMORY;
+    if (!status)
+        status = hpi_group_exchange(parent, "group_split", mine, 2, words);
+    if (!status && color >= 0)
+        status =
+            hp_group_create(parent->world, ranks, split_order(parent, words, color, ranks), &group);
+    hpi_free(words);
+    hpi_free(ranks);
+    if (!status)
+        *out_group = group;
+    return status;
+}
+
+hp_status hp_group_split(hp_group *parent, int color, int key, hp_group **out_group) {
+    if (!parent || !out_group)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected a group and a place for the new one, given NULL");
+    HP_TRY(hpi_group_enter(parent, __func__));
+    const hp_status status = split(parent, color, key, out_group);
+    hpi_group_leave(parent);
+    return status;
+}
+
+hp_status hp_group_duplicate(hp_group *group, hp_group **out_group) {
+    if (!group || !out_group)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected a group and a place for the new one, given NULL");
+    HP_TRY(hpi_group_enter(group, __func__));
+    const hp_status status =
+        hp_group_create(group->world, group->world_ranks, group->size, out_group);
+    hpi_group_leave(group);
+    return status;
+}
+
+/* ---- what a group is ---------------------------------------------------------------------- */
+
+int hp_group_rank(const hp_group *group) {
+    return group->rank;
+}
+int hp_group_size(const hp_group *group) {
+    return group->size;
+}
+hp_world *hp_group_world(const hp_group *group) {
+    return group->world;
+}
+int hp_group_world_rank(const hp_group *group, int rank) {
+    return rank >= 0 && rank < group->size ? group->world_ranks[rank] : -1;
+}
+
+const char *hpi_group_name(const hp_group *group) {
+    return group->name;
+}
+void hpi_group_set_name(hp_group *group, const char *name) {
+    snprintf(group->name, sizeof group->name, "%s", name);
+}
+
+void hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state)) {
+    group->attached[slot] = (hpi_attachment){state, destroy};
+}
+void *hpi_group_attached(const hp_group *group, int slot) {
+    return group->attached[slot].state;
+}
+
+/* ---- one thread at a time; a failed group stays failed ------------------------------------- */
+
+hp_status hpi_group_check(const hp_group *group) {
+    if (atomic_load_explicit(&group->failed, memory_order_acquire) == FAILED_YES)
+        return hpi_error_set(&group->error);
+    return HP_OK;
+}
+
+hp_status hpi_group_enter(hp_group *group, const char *call) {
+    int expected = BUSY_NO;
+    HP_TRY(hpi_world_usable(group->world));
+    HP_TRY(hpi_group_check(group));
+    if (!atomic_compare_exchange_strong_explicit(&group->is_busy, &expected, BUSY_YES,
+                                                 memory_order_acquire, memory_order_relaxed))
+        return hpi_fail(HP_ERR_BUSY, group->world->rank, call, __FILE__, __LINE__,
+                        "expected one thread at a time in group %s, rank %d has another one inside",
+                        group->name, group->world->rank);
+    return HP_OK;
+}
+
+void hpi_group_leave(hp_group *group) {
+    atomic_store_explicit(&group->is_busy, BUSY_NO, memory_order_release);
+}
+
+void hpi_group_fail(hp_group *group) {
+    int expected = FAILED_NO;
+    if (!atomic_compare_exchange_strong_explicit(&group->failed, &expected, FAILED_WRITING,
+                                                 memory_order_relaxed, memory_order_relaxed))
+        return;
+    hp_last_error_get(&group->error);
+    atomic_store_explicit(&group->failed, FAILED_YES, memory_order_release);
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * world/inside.h - the inside of room `world`: what a world and a group are made of.
+ *
+ * A world is the mapped segments of its ranks plus what it takes to learn that a rank has died.
+ * How the segments came together (one hub of threads, or processes that passed descriptors to each
+ * other) matters to bootstrap.c and hub.c alone.
+ */
+#ifndef HPI_INSIDE_H
+#define HPI_INSIDE_H
+
+#include "control.h"
+
+/* ---- segments ----------------------------------------------------------------------------- */
+
+typedef struct hpi_segment {
+    int fd; /* memfd; -1 when only the mapping is kept */
+    unsigned char *base;
+    uint64_t bytes; /* of the whole mapping */
+} hpi_segment;
+#define HPI_SEGMENT_NONE ((hpi_segment){.fd = -1})
+
+/* A new memfd with room for heap_bytes, sealed against resizing, control block in place. */
+hp_status hpi_segment_create(uint64_t heap_bytes, int world_rank, hpi_segment *out_segment);
+/* The same in a memfd that a launcher made; it may have served an earlier world. Owns fd. */
+hp_status hpi_segment_adopt(int fd, uint64_t heap_bytes, int world_rank, hpi_segment *out_segment);
+/* Map what a peer passed. Keeps no descriptor. */
+hp_status hpi_segment_map(int fd, int world_rank, hpi_segment *out_segment);
+hp_status hpi_segment_commit(const hpi_segment *segment, uint64_t offset, uint64_t bytes);
+/* Give the heap's memory back to the system; it reads as zeros again. */
+hp_status hpi_segment_clear(const hpi_segment *segment);
+void hpi_segment_close(hpi_segment *segment);
+/* A memfd of `bytes` that cannot be resized, committed whole. */
+hp_status hpi_memfd_create(const char *name, uint64_t bytes, int *out_fd);
+hp_status hpi_fd_commit(int fd, uint64_t begin, uint64_t end);
+
+static inline hpi_control *hpi_segment_control(const hpi_segment *segment) {
+    return (hpi_control *)(void *)segment->base;
+}
+static inline hpi_directory *hpi_segment_directory(const hpi_segment *segment) {
+    return (hpi_directory *)(void *)(segment->base + HPI_DIRECTORY_OFFSET);
+}
+static inline hpi_line *hpi_segment_lines(const hpi_segment *segment, uint32_t slot) {
+    return (hpi_line *)(void *)(segment->base + HPI_LINES_OFFSET + slot * HPI_SLOT_BYTES);
+}
+
+/* ---- limits ------------------------------------------------------------------------------- */
+
+typedef struct hpi_memory {
+    uint64_t total_bytes, available_bytes; /* of the machine */
+    uint64_t cgroup_bytes;                 /* what the tightest cgroup above us still allows */
+    uint64_t file_bytes;                   /* RLIMIT_FSIZE */
+    char cgroup[160];                      /* its file, "" when no cgroup limits us */
+} hpi_memory;
+/* `root` stands before /proc and /sys: "" but in tests. */
+void hpi_memory_read(const char *root, hpi_memory *out_memory);
+/* Is there room for `bytes` now? `what` says what for. Errors: LIMIT with all the numbers. */
+hp_status hpi_memory_check(const hpi_memory *memory, uint64_t bytes, const char *what);
+/* The heap that each of n_local ranks reserves: the option, or what the machine has. */
+hp_status hpi_heap_bytes(const hpi_options *options, int n_local, uint64_t *out_bytes);
+
+/* ---- world -------------------------------------------------------------------------------- */
+
+typedef struct hpi_attachment {
+    void *state;
+    void (*destroy)(void *state);
+} hpi_attachment;
+
+typedef struct hpi_share hpi_share; /* share.c: passing descriptors between processes */
+
+struct hp_world {
+    int rank, n_ranks;
+    hpi_options options;
+    hp_hub *hub;      /* of thread ranks; NULL for processes */
+    bool owns_hub;    /* a world of one has a hub for itself */
+    bool can_spin;    /* no more local ranks than cores */
+    uint64_t generation;
+    hpi_segment *segments; /* [n_ranks] */
+    _Atomic bool *is_gone; /* [n_ranks] its process has ended */
+    _Atomic bool is_launcher_gone;
+    int epoll_fd;             /* pidfds of the peers, the launcher's socket; -1 for threads */
+    int *pidfds;              /* [n_ranks] */
+    volatile char *fork_page; /* reads 0 in a child process */
+    hp_store store;
+    hpi_share *share;
+    hp_group *group;
+    hpi_attachment attached[HPI_N_SLOTS];
+};
+
+static inline hpi_control *hpi_world_control(const hp_world *world, int world_rank) {
+    return hpi_segment_control(&world->segments[world_rank]);
+}
+/* Declare this rank dead: peers that wait for it get HP_ERR_PEER, its own calls HP_ERR_FAILED. */
+void hpi_world_abandon(hp_world *world);
+/* What this rank does when no thread waits; shown in reports. */
+void hpi_world_doing(hp_world *world, const char *text);
+
+/* ---- liveness.c --------------------------------------------------------------------------- */
+
+hp_status hpi_liveness_open(hp_world *world);
+void hpi_liveness_close(hp_world *world);
+/* Report ends of the process behind pidfd (which it now owns) as the end of that rank. */
+hp_status hpi_liveness_watch(hp_world *world, int world_rank, int pidfd);
+/* The launcher's socket: it hangs up when the launcher ends. */
+hp_status hpi_liveness_watch_launcher(hp_world *world, int fd);
+/* Look for processes that ended. A system call; waits make it once a slice. */
+void hpi_liveness_poll(hp_world *world);
+bool hpi_liveness_is_dead(const hp_world *world, int world_rank);
+bool hpi_liveness_has_left(const hp_world *world, int world_rank);
+
+/* ---- share.c: passing descriptors between processes of a node ------------------------------- */
+
+enum { HPI_TOKEN_BYTES = 16 };
+/* A socket that only holders of `out_token` (random) are heard on. */
+hp_status hpi_share_open(hp_world *world, unsigned char *out_token);
+void hpi_share_close(hp_world *world);
+/* Tokens of all ranks, [n_ranks][HPI_TOKEN_BYTES], before the first send. */
+hp_status hpi_share_peers(hp_world *world, const unsigned char *tokens);
+/* A number that tells this rank's sends apart; 0 among threads. */
+uint64_t hpi_share_key(hp_world *world);
+hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd);
+/* What rank `from` sent under `key`; what others sent meanwhile is kept for its own receive. */
+hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, int *out_fd);
+/* The process that a rank's first message came from, as a pidfd that is the caller's; -1: unknown. */
+int hpi_share_pidfd(hp_world *world, int from);
+
+/* ---- directory.c: which slot of lines a group has ------------------------------------------ */
+
+hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_ranks,
+                             uint32_t *out_slot, uint64_t *out_base);
+void hpi_directory_leave(hp_world *world, uint32_t slot);
+
+/* ---- groups ------------------------------------------------------------------------------- */
+
+enum { HPI_GROUP_NAME_BYTES = 32 };
+struct hp_group {
+    hp_world *world;
+    char name[HPI_GROUP_NAME_BYTES];
+    int rank, size;
+    int *world_ranks; /* [size] */
+    hpi_line **lines; /* [size], HPI_N_LINES each */
+    uint32_t slot;
+    uint64_t base;
+    uint64_t n_exchanges;
+    _Atomic int is_busy;
+    _Atomic int failed; /* 0 no, 1 being written, 2 error holds the record */
+    hp_error error;
+    hpi_attachment attached[HPI_N_SLOTS];
+};
+/* The failed group's record as this thread's, else HP_OK. */
+hp_status hpi_group_check(const hp_group *group);
+/* "[0..3]", "[0..12 by 4]" or "[0,3,1,...]" behind a prefix. */
+void hpi_name_ranks(const char *prefix, const int *ranks, int n_ranks, char *out_name, size_t size);
+
+/* ---- where ranks and segments come from: who.c, hub.c, bootstrap.c ------------------------- */
+
+typedef enum hpi_origin {
+    HPI_ALONE,
+    HPI_FROM_HUB,
+    HPI_FROM_STORE,      /* the caller's */
+    HPI_FROM_LAUNCHER,   /* hp_launch, hprun */
+    HPI_FROM_ENVIRONMENT /* torchrun's names */
+} hpi_origin;
+
+typedef struct hpi_identity {
+    hpi_origin origin;
+    int rank, n_ranks;
+    int layout_version, store_fd, segment_fd; /* from a launcher */
+} hpi_identity;
+hp_status hpi_who_are_we(const hp_world_config *config, hpi_identity *out_identity);
+
+int hpi_hub_size(const hp_hub *hub);
+hpi_control *hpi_hub_control(hp_hub *hub, int rank);
+/* Take over the hub's mappings; they stay the hub's. */
+hp_status hpi_hub_join(hp_world *world, hp_hub *hub);
+
+/* Ranks that are processes: map every rank's segment and watch over its process. */
+hp_status hpi_bootstrap(hp_world *world, const hpi_identity *identity);
+void hpi_bootstrap_close(hp_world *world);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * line.c - signal lines: one member writes, the others read, the value only rises.
+ *
+ * A line's value is the group's base plus a sequence number, so that a group can use lines that an
+ * earlier one has left at any value. Post is a sequentially consistent store (the release that
+ * reached and wait acquire), then a look for sleepers.
+ */
+#include "inside.h"
+
+hpi_line *hpi_group_line(const hp_group *group, int rank, int channel) {
+    return &group->lines[rank][channel];
+}
+
+void hpi_line_post(hp_group *group, int channel, uint64_t seq) {
+    hpi_line *line = hpi_group_line(group, group->rank, channel);
+    atomic_store_explicit(&line->value, group->base + seq, memory_order_seq_cst);
+    for (int i = 0; i < group->size; i++)
+        if (i != group->rank)
+            hpi_world_wake(group->world, group->world_ranks[i]);
+}
+
+bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq) {
+    const hpi_line *line = hpi_group_line(group, rank, channel);
+    return atomic_load_explicit(&line->value, memory_order_acquire) >= group->base + seq;
+}
+
+hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
+                        const char *operation) {
+    const hpi_reason reason = {operation, group, rank, seq, 0};
+    return hpi_world_wait(group->world, &hpi_group_line(group, rank, channel)->value, HP_GE,
+                          group->base + seq, &reason);
+}
+
+static hp_status wait_all(hp_group *group, uint64_t seq, const char *operation) {
+    for (int i = 0; i < group->size; i++)
+        if (i != group->rank)
+            HP_TRY(hpi_line_wait(group, i, HPI_LINE_SETUP, seq, operation));
+    return HP_OK;
+}
+
+/* Exchange k posts 2k + 1 when its words are there and 2k + 2 when it has read everybody's; the
+ * next exchange waits for the latter before it writes, so this one need not wait for it. */
+hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint64_t *words,
+                             int n_words, uint64_t *out_words) {
+    hpi_line *own = hpi_group_line(group, group->rank, HPI_LINE_SETUP);
+    const uint64_t seq = 2 * group->n_exchanges;
+    HP_TRY(wait_all(group, seq, operation));
+    for (int k = 0; k < n_words; k++)
+        atomic_store_explicit(&own->words[k], words[k], memory_order_relaxed);
+    group->n_exchanges++;
+    hpi_line_post(group, HPI_LINE_SETUP, seq + 1);
+    HP_TRY(wait_all(group, seq + 1, operation));
+    for (int i = 0; i < group->size; i++) {
+        const hpi_line *line = hpi_group_line(group, i, HPI_LINE_SETUP);
+        for (int k = 0; k < n_words; k++)
+            out_words[i * n_words + k] =
+                atomic_load_explicit(&line->words[k], memory_order_relaxed);
+    }
+    hpi_line_post(group, HPI_LINE_SETUP, seq + 2);
+    return HP_OK;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * liveness.c - knowing that a rank has ended, and that this process is a forked copy.
+ *
+ * Peers that are processes are watched through pidfds in one epoll set, looked at by whoever waits,
+ * once a slice. A rank that left in order, or gave up, says so itself in its control block; a
+ * process that ended without saying so has died. A page that is wiped on fork tells a child.
+ */
+#include "inside.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { WATCH_LAUNCHER = -1 };
+
+hp_status hpi_liveness_open(hp_world *world) {
+    world->is_gone = hpi_alloc((size_t)world->n_ranks, sizeof *world->is_gone);
+    world->pidfds = hpi_alloc((size_t)world->n_ranks, sizeof *world->pidfds);
+    if (!world->is_gone || !world->pidfds)
+        return HP_ERR_MEMORY;
+    for (int i = 0; i < world->n_ranks; i++)
+        world->pidfds[i] = -1;
+    void *page =
+        mmap(NULL, HPI_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED || madvise(page, HPI_PAGE_BYTES, MADV_WIPEONFORK))
+        return HPI_FAIL(HP_ERR_SYSTEM, "expected a page that forks wipe, the system says: %s",
+                        strerror(errno));
+    world->fork_page = page;
+    world->fork_page[0] = 1;
+    return HP_OK;
+}
+
+void hpi_liveness_close(hp_world *world) {
+    for (int i = 0; world->pidfds && i < world->n_ranks; i++)
+        if (world->pidfds[i] >= 0)
+            close(world->pidfds[i]);
+    if (world->epoll_fd >= 0)
+        close(world->epoll_fd);
+    if (world->fork_page)
+        munmap((void *)(uintptr_t)world->fork_page, HPI_PAGE_BYTES);
+    hpi_free(world->pidfds);
+    hpi_free((void *)(uintptr_t)world->is_gone);
+}
+
+static hp_status watch(hp_world *world, int fd, uint32_t events, int who) {
+    struct epoll_event event = {.events = events, .data.fd = who};
+    if (world->epoll_fd < 0)
+        world->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (world->epoll_fd < 0 || epoll_ctl(world->epoll_fd, EPOLL_CTL_ADD, fd, &event))
+        return HPI_FAIL(HP_ERR_SYSTEM, "expected to watch for the end of rank %d, epoll: %s", who,
+                        strerror(errno));
+    return HP_OK;
+}
+
+hp_status hpi_liveness_watch(hp_world *world, int world_rank, int pidfd) {
+    world->pidfds[world_rank] = pidfd;
+    return watch(world, pidfd, EPOLLIN, world_rank);
+}
+
+hp_status hpi_liveness_watch_launcher(hp_world *world, int fd) {
+    /* edge: what arrives on the socket is read by the store, only the hang-up matters here */
+    return watch(world, fd, EPOLLRDHUP | EPOLLET, WATCH_LAUNCHER);
+}
+
+void hpi_liveness_poll(hp_world *world) {
+    struct epoll_event events[16];
+    int n = 0;
+    if (world->epoll_fd >= 0)
+        n = epoll_wait(world->epoll_fd, events, 16, 0);
+    for (int i = 0; i < n; i++) {
+        const int who = events[i].data.fd;
+        if (who == WATCH_LAUNCHER) {
+            if (events[i].events & (EPOLLRDHUP | EPOLLHUP))
+                atomic_store_explicit(&world->is_launcher_gone, true, memory_order_release);
+            continue;
+        }
+        atomic_store_explicit(&world->is_gone[who], true, memory_order_release);
+        (void)epoll_ctl(world->epoll_fd, EPOLL_CTL_DEL, world->pidfds[who], NULL);
+    }
+}
+
+bool hpi_liveness_has_left(const hp_world *world, int world_rank) {
+    const uint64_t life =
+        atomic_load_explicit(&hpi_world_control(world, world_rank)->life, memory_order_acquire);
+    return hpi_life_generation(life) > world->generation ||
+           life == hpi_life(world->generation, HPI_LIFE_LEFT);
+}
+
+bool hpi_liveness_is_dead(const hp_world *world, int world_rank) {
+    /* in this order: a rank that left in order says so before its process ends */
+    const bool is_gone = atomic_load_explicit(&world->is_gone[world_rank], memory_order_acquire);
+    const uint64_t life =
+        atomic_load_explicit(&hpi_world_control(world, world_rank)->life, memory_order_acquire);
+    if (life == hpi_life(world->generation, HPI_LIFE_DEAD))
+        return true;
+    return is_gone && !hpi_liveness_has_left(world, world_rank);
+}
+
+hp_status hp_world_check(hp_world *world) {
+    if (!world)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a world, given NULL");
+    HP_TRY(hpi_world_usable(world));
+    hpi_liveness_poll(world);
+    for (int i = 0; i < world->n_ranks; i++) {
+        char text[256];
+        if (i == world->rank || !hpi_liveness_is_dead(world, i))
+            continue;
+        hpi_control_describe(hpi_world_control(world, i), text, sizeof text);
+        return HPI_FAIL_RANK(HP_ERR_PEER, i,
+                             "expected every rank to be alive, rank %d died while %s", i, text);
+    }
+    return HP_OK;
+}
+
+hp_status hpi_world_usable(const hp_world *world) {
+    if (!world->fork_page[0])
+        return HPI_FAIL(HP_ERR_FORKED,
+                        "expected the process that created the world of rank %d, this is a child "
+                        "made by fork",
+                        world->rank);
+    const uint64_t life =
+        atomic_load_explicit(&hpi_world_control(world, world->rank)->life, memory_order_acquire);
+    if (life == hpi_life(world->generation, HPI_LIFE_DEAD))
+        return HPI_FAIL(HP_ERR_FAILED, "rank %d was given up and takes no further part",
+                        world->rank);
+    return HP_OK;
+}

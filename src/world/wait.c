@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wait.c - waiting for a word, and waking whoever waits.
+ *
+ * Spin while there are cores for it, then yield a few times, then sleep on the futex word `bump` of
+ * the own control block, a slice at a time. The protocol that loses no wake-up: the sleeper raises
+ * `sleepers`, reads `bump`, looks at the word, sleeps while bump has that value; the signaller
+ * stores the word, then looks at `sleepers`. All of it is sequentially consistent, so either the
+ * signaller sees the sleeper, or the sleeper sees the word; and if the bump comes before the sleep,
+ * the futex does not sleep. Liveness is looked at once a slice, and a death found is an error only
+ * after one more look at the word: what was posted before dying counts.
+ */
+#include "inside.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { N_YIELDS = 8, SPINS_PER_LOOK = 256 };
+#define SPIN_NS UINT64_C(2000000)
+#define SLICE_NS UINT64_C(50000000) /* the rule is at most 100 ms */
+
+static _Thread_local bool never_spins;
+void hpi_thread_never_spins(void) {
+    never_spins = true;
+}
+
+typedef struct wait_state {
+    hp_world *world;
+    const _Atomic uint64_t *word;
+    hp_compare how;
+    uint64_t value;
+    const hpi_reason *reason;
+    uint64_t begin_ns, deadline_ns, next_look_ns, timeout_ms;
+} wait_state;
+
+bool hpi_compare(uint64_t word, hp_compare how, uint64_t value) {
+    switch (how) {
+    case HP_EQ:
+        return word == value;
+    case HP_NE:
+        return word != value;
+    case HP_GT:
+        return word > value;
+    case HP_GE:
+        return word >= value;
+    case HP_LT:
+        return word < value;
+    case HP_LE:
+        return word <= value;
+    }
+    return false;
+}
+
+static bool is_reached(const wait_state *w) {
+    return hpi_compare(atomic_load_explicit(w->word, memory_order_seq_cst), w->how, w->value);
+}
+
+static inline void cpu_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static bool spin(const wait_state *w) {
+    const uint64_t end_ns = hpi_min(w->begin_ns + SPIN_NS, w->deadline_ns);
+    do
+        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+            if (is_reached(w))
+                return true;
+            cpu_relax();
+        }
+    while (hpi_now_ns() < end_ns);
+    return false;
+}
+
+static bool yield_some(const wait_state *w) {
+    for (int i = 0; i < N_YIELDS; i++) {
+        sched_yield();
+        if (is_reached(w))
+            return true;
+    }
+    return false;
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
+    const struct timespec limit = {.tv_sec = (time_t)(ns / UINT64_C(1000000000)),
+                                   .tv_nsec = (long)(ns % UINT64_C(1000000000))};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0);
+}
+
+void hpi_world_wake(hp_world *world, int world_rank) {
+    hpi_control *control = hpi_world_control(world, world_rank);
+    if (!atomic_load_explicit(&control->sleepers, memory_order_seq_cst))
+        return;
+    atomic_fetch_add_explicit(&control->bump, 1, memory_order_seq_cst);
+    syscall(SYS_futex, &control->bump, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* ---- what can end a wait before its word does ---------------------------------------------- */
+
+static int awaited_world_rank(const hpi_reason *r) {
+    return r->group ? hp_group_world_rank(r->group, r->rank) : r->rank;
+}
+
+/* "rank 1 waited for rank 5 (rank 1 of shard[4..7]) in all_gather #17" */
+static void wait_text(const wait_state *w, char *text, size_t size) {
+    const hpi_reason *r = w->reason;
+    char whom[96] = "a signal", group[64] = "";
+    if (r->group)
+        snprintf(group, sizeof group, " (rank %d of %s)", r->rank, hpi_group_name(r->group));
+    if (r->rank >= 0)
+        snprintf(whom, sizeof whom, "rank %d%s", awaited_world_rank(r), group);
+    snprintf(text, size, "rank %d waited for %s in %s #%llu", w->world->rank, whom, r->operation,
+             (unsigned long long)r->seq);
+}
+
+static hp_status fail_peer(const wait_state *w, int culprit, const char *how) {
+    char waited[200], doing[256];
+    wait_text(w, waited, sizeof waited);
+    hpi_control_describe(hpi_world_control(w->world, culprit), doing, sizeof doing);
+    return HPI_FAIL_RANK(HP_ERR_PEER, culprit, "rank %d %s: %s; rank %d was last seen %s", culprit,
+                         how, waited, culprit, doing);
+}
+
+static hp_status fail_timeout(const wait_state *w) {
+    char waited[200], doing[256];
+    const int whom = awaited_world_rank(w->reason);
+    wait_text(w, waited, sizeof waited);
+    if (whom < 0)
+        return HPI_FAIL(HP_ERR_TIMEOUT, "%s for %llu ms, and none came", waited,
+                        (unsigned long long)w->timeout_ms);
+    hpi_control_describe(hpi_world_control(w->world, whom), doing, sizeof doing);
+    return HPI_FAIL_RANK(HP_ERR_TIMEOUT, whom, "%s for %llu ms; rank %d is alive, %s", waited,
+                         (unsigned long long)w->timeout_ms, whom, doing);
+}
+
+static int n_watched(const wait_state *w) {
+    return w->reason->group ? w->reason->group->size : w->world->n_ranks;
+}
+static int watched(const wait_state *w, int i) {
+    return w->reason->group ? w->reason->group->world_ranks[i] : i;
+}
+
+/* A rank whose end makes this wait hopeless; -1 when there is none. Leaving in order is fatal from
+ * the awaited rank, or, when anybody could signal, from the last other rank. */
+static int find_culprit(const wait_state *w, const char **out_how) {
+    const int whom = awaited_world_rank(w->reason);
+    int last_left = -1, n_others = 0, n_left = 0;
+    for (int i = 0; i < n_watched(w); i++) {
+        const int rank = watched(w, i);
+        if (rank == w->world->rank)
+            continue;
+        *out_how = "died";
+        if (hpi_liveness_is_dead(w->world, rank))
+            return rank;
+        n_others++;
+        if (!hpi_liveness_has_left(w->world, rank))
+            continue;
+        n_left++;
+        if (whom == rank || whom < 0)
+            last_left = rank;
+    }
+    *out_how = "left the job (hp_world_destroy)";
+    return whom >= 0 || n_left == n_others ? last_left : -1;
+}
+
+/* HP_IN_PROGRESS while there is hope. */
+static hp_status look_around(wait_state *w) {
+    const char *how = NULL;
+    const uint64_t now_ns = hpi_now_ns();
+    if (now_ns >= w->next_look_ns) {
+        hpi_liveness_poll(w->world);
+        w->next_look_ns = now_ns + SLICE_NS;
+    }
+    const int culprit = find_culprit(w, &how);
+    if (culprit >= 0)
+        return is_reached(w) ? HP_OK : fail_peer(w, culprit, how);
+    HP_TRY(hpi_world_usable(w->world));
+    if (w->reason->group)
+        HP_TRY(hpi_group_check(w->reason->group));
+    if (atomic_load_explicit(&w->world->is_launcher_gone, memory_order_acquire))
+        return HPI_FAIL(HP_ERR_PEER, "rank %d waited in %s when the launcher (hprun) died",
+                        w->world->rank, w->reason->operation);
+    if (now_ns >= w->deadline_ns)
+        return fail_timeout(w);
+    return HP_IN_PROGRESS;
+}
+
+static hp_status sleep_until(wait_state *w) {
+    hpi_control *own = hpi_world_control(w->world, w->world->rank);
+    hpi_note *note = hpi_note_take(own);
+    if (note)
+        hpi_note_write(note, w->reason, awaited_world_rank(w->reason), w->begin_ns);
+    hp_status status = HP_IN_PROGRESS;
+    atomic_fetch_add_explicit(&own->sleepers, 1, memory_order_seq_cst);
+    while (status == HP_IN_PROGRESS) {
+        const uint32_t bump = atomic_load_explicit(&own->bump, memory_order_seq_cst);
+        status = is_reached(w) ? HP_OK : look_around(w);
+        if (status == HP_IN_PROGRESS)
+            futex_wait(&own->bump, bump,
+                       hpi_min(SLICE_NS, w->deadline_ns - hpi_min(hpi_now_ns(), w->deadline_ns)));
+    }
+    atomic_fetch_sub_explicit(&own->sleepers, 1, memory_order_seq_cst);
+    if (status < 0)
+        hpi_note_write(&own->failure, w->reason, awaited_world_rank(w->reason), w->begin_ns);
+    hpi_note_free(note);
+    return status;
+}
+
+hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compare how,
+                         uint64_t value, const hpi_reason *reason) {
+    if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value))
+        return HP_OK;
+    HP_TRY(hpi_world_usable(world));
+    wait_state w = {world, word, how, value, reason, hpi_now_ns(), 0, 0, reason->timeout_ms};
+    if (!w.timeout_ms)
+        w.timeout_ms = world->options.signal_timeout_ms;
+    w.deadline_ns = w.begin_ns + w.timeout_ms * UINT64_C(1000000);
+    w.next_look_ns = w.begin_ns + SLICE_NS;
+    if ((world->can_spin && !never_spins && spin(&w)) || yield_some(&w))
+        return HP_OK;
+    return sleep_until(&w);
+}

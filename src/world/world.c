@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * world.c - joining and leaving a job.
+ *
+ * Joining: find out who we are, get every rank's segment mapped (hub.c or bootstrap.c), take the
+ * next generation on the own segment, and wait until everybody is there. A segment may serve one
+ * world after another; the ranks meet twice, because its heap may be cleared only when all have
+ * left the world before. Leaving says so in the control block and waits for nobody.
+ */
+#include "inside.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+void hpi_world_doing(hp_world *world, const char *text) {
+    hpi_text_write(hpi_world_control(world, world->rank)->doing, HPI_DOING_WORDS, text);
+}
+
+static void set_life(hp_world *world, unsigned state) {
+    atomic_store_explicit(&hpi_world_control(world, world->rank)->life,
+                          hpi_life(world->generation, state), memory_order_seq_cst);
+    for (int i = 0; i < world->n_ranks; i++)
+        if (i != world->rank)
+            hpi_world_wake(world, i);
+}
+
+void hpi_world_abandon(hp_world *world) {
+    set_life(world, HPI_LIFE_DEAD);
+}
+
+/* Reach `state` and wait until every rank has. */
+static hp_status gather(hp_world *world, unsigned state, const char *operation) {
+    set_life(world, state);
+    for (int i = 0; i < world->n_ranks; i++) {
+        const hpi_reason reason = {operation, NULL, i, world->generation,
+                                   world->options.start_timeout_ms};
+        if (i != world->rank)
+            HP_TRY(hpi_world_wait(world, &hpi_world_control(world, i)->life, HP_GE,
+                                  hpi_life(world->generation, state), &reason));
+    }
+    return HP_OK;
+}
+
+/* The next world of this segment. Refuses a rank that is in the job already. */
+static hp_status take_generation(hp_world *world) {
+    hpi_control *control = hpi_world_control(world, world->rank);
+    uint64_t life = atomic_load_explicit(&control->life, memory_order_acquire);
+    const unsigned state = hpi_life_state(life);
+    const uint64_t next = hpi_life_generation(life) + 1;
+    if (state == HPI_LIFE_ALIVE || state == HPI_LIFE_ARRIVED ||
+        !atomic_compare_exchange_strong_explicit(&control->life, &life,
+                                                 hpi_life(next, HPI_LIFE_ARRIVED),
+                                                 memory_order_acq_rel, memory_order_relaxed))
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected rank %d to join once at a time, it is in the job already",
+                        world->rank);
+    world->generation = next;
+    return HP_OK;
+}
+
+static hp_status create_world_group(hp_world *world) {
+    int *ranks = hpi_alloc((size_t)world->n_ranks, sizeof *ranks);
+    if (!ranks)
+        return HP_ERR_MEMORY;
+    for (int i = 0; i < world->n_ranks; i++)
+        ranks[i] = i;
+    const hp_status status = hp_group_create(world, ranks, world->n_ranks, &world->group);
+    hpi_free(ranks);
+    if (!status)
+        hpi_group_set_name(world->group, "world");
+    return status;
+}
+
+/* From mapped segments to a world in which everybody is. */
+static hp_status meet(hp_world *world) {
+    HP_TRY(take_generation(world));
+    hpi_world_doing(world, "joining the job");
+    if (world->options.heap_size)
+        HP_TRY(hpi_world_check_memory(world, world->options.heap_size * (uint64_t)world->n_ranks,
+                                      "SYMMETRIC_MEMORY_HEAP_SIZE of all ranks of this node"));
+    HP_TRY(gather(world, HPI_LIFE_ARRIVED, "world_create (arriving)"));
+    if (world->generation > 1)
+        HP_TRY(hpi_segment_clear(&world->segments[world->rank]));
+    HP_TRY(gather(world, HPI_LIFE_ALIVE, "world_create"));
+    HP_TRY(create_world_group(world));
+    hpi_world_doing(world, "running, waiting for nobody");
+    return HP_OK;
+}
+
+static bool has_a_core_each(int n_local) {
+    cpu_set_t allowed;
+    return !sched_getaffinity(0, sizeof allowed, &allowed) && n_local <= CPU_COUNT(&allowed);
+}
+
+static void world_free(hp_world *world) {
+    hpi_liveness_close(world);
+    if (world->hub)
+        hpi_free(world->segments);
+    else
+        hpi_bootstrap_close(world);
+    if (world->owns_hub)
+        hp_hub_destroy(world->hub);
+    hpi_free(world);
+}
+
+static hp_status map_ranks(hp_world *world, const hp_world_config *config,
+                           const hpi_identity *identity) {
+    hp_hub *hub = config->hub;
+    const bool is_single = identity->n_ranks == 1 && identity->origin != HPI_FROM_LAUNCHER;
+    if (!hub && !is_single)
+        return hpi_bootstrap(world, identity);
+    if (!hub) {
+        HP_TRY(hp_hub_create(1, &hub));
+        world->owns_hub = true;
+    }
+    world->hub = hub;
+    return hpi_hub_join(world, hub);
+}
+
+static hp_status join(hp_world *world, const hp_world_config *config) {
+    hpi_identity identity;
+    HP_TRY(hpi_options_load(&world->options));
+    HP_TRY(hpi_who_are_we(config, &identity));
+    world->rank = identity.rank;
+    world->n_ranks = identity.n_ranks;
+    world->can_spin = has_a_core_each(world->n_ranks);
+    if (config->store)
+        world->store = *config->store;
+    HP_TRY(hpi_liveness_open(world));
+    HP_TRY(map_ranks(world, config, &identity));
+    const hp_status status = meet(world);
+    if (status && world->generation) {
+        hp_group_destroy(world->group);
+        hpi_world_abandon(world);
+    }
+    return status;
+}
+
+hp_status hp_world_create(const hp_world_config *config, hp_world **out_world) {
+    hp_world_config all = HP_WORLD_CONFIG_INIT;
+    if (!out_world || (config && (config->size < sizeof(size_t) || config->size > sizeof all)))
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected a place for the world and a config made with "
+                        "HP_WORLD_CONFIG_INIT, given %p and a size of %zu",
+                        (void *)out_world, config ? config->size : 0);
+    if (config)
+        memcpy(&all, config, config->size);
+    hp_world *world = hpi_alloc(1, sizeof *world);
+    if (!world)
+        return HP_ERR_MEMORY;
+    world->epoll_fd = -1;
+    const hp_status status = join(world, &all);
+    if (status)
+        world_free(world);
+    else
+        *out_world = world;
+    return status;
+}
+
+void hp_world_destroy(hp_world *world) {
+    if (!world)
+        return;
+    const bool is_forked = hpi_world_usable(world) == HP_ERR_FORKED;
+    hp_group_destroy(world->group);
+    /* in a forked child the shared state, and the threads of the rooms above, are the parent's */
+    for (int slot = HPI_N_SLOTS - 1; slot >= 0 && !is_forked; slot--)
+        if (world->attached[slot].destroy)
+            world->attached[slot].destroy(world->attached[slot].state);
+    if (!is_forked) {
+        hpi_world_doing(world, "done with hp_world_destroy");
+        set_life(world, HPI_LIFE_LEFT);
+    }
+    if (!is_forked && world->store.close)
+        world->store.close(world->store.context);
+    world_free(world);
+}
+
+/* ---- what a world is ----------------------------------------------------------------------- */
+
+int hp_world_rank(const hp_world *world) {
+    return world->rank;
+}
+int hp_world_size(const hp_world *world) {
+    return world->n_ranks;
+}
+int hp_world_local_rank(const hp_world *world) {
+    return world->rank;
+}
+int hp_world_local_size(const hp_world *world) {
+    return world->n_ranks;
+}
+hp_group *hp_world_group(const hp_world *world) {
+    return world->group;
+}
+
+bool hpi_world_is_threads(const hp_world *world) {
+    return world->hub;
+}
+bool hpi_world_is_local(const hp_world *world, int world_rank) {
+    return world_rank >= 0 && world_rank < world->n_ranks;
+}
+const hpi_options *hpi_world_options(const hp_world *world) {
+    return &world->options;
+}
+
+void *hpi_world_segment(const hp_world *world, int world_rank, uint64_t *out_bytes) {
+    if (!hpi_world_is_local(world, world_rank))
+        return NULL;
+    *out_bytes = world->segments[world_rank].bytes - HPI_HEAP_OFFSET;
+    return world->segments[world_rank].base + HPI_HEAP_OFFSET;
+}
+
+hp_status hpi_world_commit(hp_world *world, uint64_t offset, uint64_t bytes) {
+    return hpi_segment_commit(&world->segments[world->rank], offset, bytes);
+}
+
+hp_status hpi_world_check_memory(hp_world *world, uint64_t bytes, const char *what) {
+    hpi_memory memory;
+    hpi_memory_read("", &memory);
+    HP_TRY(hpi_memory_check(&memory, bytes, what));
+    const uint64_t each = hpi_ceil_div(bytes, (uint64_t)world->n_ranks);
+    if (each > memory.file_bytes)
+        return HPI_FAIL(
+            HP_ERR_LIMIT,
+            "expected RLIMIT_FSIZE (ulimit -f) to allow %llu bytes (%s), it allows %llu",
+            (unsigned long long)each, what, (unsigned long long)memory.file_bytes);
+    return HP_OK;
+}
+
+void hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state)) {
+    world->attached[slot] = (hpi_attachment){state, destroy};
+}
+void *hpi_world_attached(const hp_world *world, int slot) {
+    return world->attached[slot].state;
+}
