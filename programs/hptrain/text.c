@@ -6,6 +6,7 @@
 #include "fail.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,21 +16,22 @@
 
 static const char shipped_name[] = "genesis_to_deuteronomy.txt";
 
-/* folder/../../data/NAME for the folder that `file` stands in; the program's is build/bin, that of
- * this source file is programs/hptrain. */
-static bool shipped_beside(const char *file, size_t length, char *out_path, size_t size) {
+/* ../../data/NAME from the folder that `file` stands in; the program's is build/bin, that of this
+ * source file is programs/hptrain. */
+static bool shipped_beside(const char *file, size_t length, char out_path[PATH_MAX]) {
+    char path[PATH_MAX];
     while (length > 0 && file[length - 1] != '/')
         length--;
-    const int n = snprintf(out_path, size, "%.*s../../data/%s", (int)length, file, shipped_name);
-    return n > 0 && (size_t)n < size && access(out_path, R_OK) == 0;
+    const int n = snprintf(path, sizeof path, "%.*s../../data/%s", (int)length, file, shipped_name);
+    return n > 0 && (size_t)n < sizeof path && realpath(path, out_path) != NULL;
 }
 
-static hp_status shipped_path(char *out_path, size_t size) {
-    char program[4096];
+static hp_status shipped_path(char out_path[PATH_MAX]) {
+    char program[PATH_MAX];
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
-    if (length > 0 && shipped_beside(program, (size_t)length, out_path, size))
+    if (length > 0 && shipped_beside(program, (size_t)length, out_path))
         return HP_OK;
-    if (shipped_beside(__FILE__, strlen(__FILE__), out_path, size))
+    if (shipped_beside(__FILE__, strlen(__FILE__), out_path))
         return HP_OK;
     return fail(HP_ERR_FILE,
                 "expected the shipped text ../../data/%s beside the program, found none; "
@@ -66,7 +68,7 @@ hp_status text_load(const char *path, size_t sample_bytes, text *out_text) {
     if (*path && (size_t)snprintf(t.path, sizeof t.path, "%s", path) >= sizeof t.path)
         return fail(HP_ERR_ARGUMENT, "expected --data to be a path below %zu bytes", sizeof t.path);
     if (!*path)
-        TRY(shipped_path(t.path, sizeof t.path));
+        TRY(shipped_path(t.path));
     hp_status status = read_file(&t);
     t.n_train = t.n_bytes / 10 * 9;
     if (status == HP_OK && t.n_bytes < 10 * sample_bytes)

@@ -10,9 +10,10 @@
 #define HPTRAIN_TEXT_H
 
 #include <hyperparallel/base.h>
+#include <limits.h>
 
 typedef struct text {
-    char path[4096];
+    char path[PATH_MAX];
     unsigned char *bytes;
     size_t n_bytes, n_train, sample_bytes;
 } text;
