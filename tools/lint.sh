@@ -38,8 +38,8 @@ clang() { CC=clang-14 tools/build.sh "$build/clang"; }
 tidy() {
     run-clang-tidy-14 -quiet -p "$build/clang" -j "$jobs" "$PWD/(src|models|programs|examples|tools)/" \
         >"$build/tidy.log" 2>&1 && return
-    sed 's/\x1b\[[0-9;]*m//g' "$build/tidy.log" |
-        grep -vE '^(clang-tidy|[0-9]+ (warning|error)|Error while processing)'
+    # A finding in a header comes once per file that includes it; the path to it is in tidy.log.
+    grep -E '(error|warning): ' "$build/tidy.log" | sed 's/\x1b\[[0-9;]*m//g' | sort -u
     return 1
 }
 
