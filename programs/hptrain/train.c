@@ -32,6 +32,7 @@ typedef struct trainer {
     int mesh_sizes[2];                 /* replicate, shard */
     hp_mesh *mesh;
     hp_trace *trace;
+    bool has_traced;
     hp_fsdp *fsdp;
     bytes_mlp *model;
     hp_optimizer *optimizer;
@@ -130,6 +131,19 @@ static hp_status check_own(trainer *t) {
     return read_text(t);
 }
 
+static uint64_t global_batch(const trainer *t) {
+    return (uint64_t)t->o->batch * (uint64_t)hp_world_size(t->world);
+}
+
+/* Spans that a stream may need for the steps to be traced and the evaluations among them: a unit
+ * takes about 30 in a step and 12 in a pass of an evaluation. */
+static uint64_t trace_spans(const trainer *t) {
+    const uint64_t n_steps = (uint64_t)t->o->trace_steps, every = (uint64_t)t->o->eval_every;
+    const uint64_t n_evaluations = 2 + (every ? n_steps / every : 0);
+    const uint64_t n_passes = n_evaluations * (N_HELD_OUT / global_batch(t) + 1);
+    return ((uint64_t)t->o->blocks + 2) * (64 * n_steps + 32 * n_passes);
+}
+
 static hp_status make_fsdp(trainer *t) {
     const options *o = t->o;
     hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
@@ -138,7 +152,7 @@ static hp_status make_fsdp(trainer *t) {
     config.executor = strcmp(o->executor, "inline") == 0 ? HP_EXECUTOR_INLINE : HP_EXECUTOR_THREAD;
     config.schedule = strcmp(o->schedule, "serial") == 0 ? HP_SERIAL : HP_OVERLAP;
     if (*o->trace)
-        TRY(hp_trace_create(hp_world_rank(t->world), (uint64_t)o->trace_spans, &t->trace));
+        TRY(hp_trace_create(hp_world_rank(t->world), trace_spans(t), &t->trace));
     config.trace = t->trace;
     return hp_fsdp_create(t->mesh, &config, &t->fsdp);
 }
@@ -173,10 +187,6 @@ static hp_status resume(trainer *t) {
                     "expected --steps above %llu, the step of the checkpoint in %s, given %lld",
                     (unsigned long long)t->first_step, t->o->resume, (long long)t->o->steps);
     return HP_OK;
-}
-
-static uint64_t global_batch(const trainer *t) {
-    return (uint64_t)t->o->batch * (uint64_t)hp_world_size(t->world);
 }
 
 static hp_status begin_report(trainer *t) {
@@ -314,6 +324,16 @@ static hp_status save(trainer *t, uint64_t step) {
     return HP_OK;
 }
 
+/* Once: when the steps to be traced are done, or at the end of a shorter run. */
+static hp_status write_trace(trainer *t) {
+    char path[4200];
+    if (!t->trace || t->has_traced)
+        return HP_OK;
+    t->has_traced = true;
+    snprintf(path, sizeof path, "%s/trace-%d.json", t->o->trace, hp_world_rank(t->world));
+    return hp_trace_write(t->trace, path);
+}
+
 static bool is_due(int64_t every, uint64_t step) {
     return every > 0 && step % (uint64_t)every == 0;
 }
@@ -332,18 +352,12 @@ static hp_status train_all(trainer *t, uint64_t *out_done, bool *out_stop) {
             TRY(report_step(t->report, &record));
         if (is_due(t->o->save_every, step))
             TRY(save(t, step));
+        if (step - t->first_step == (uint64_t)t->o->trace_steps)
+            TRY(write_trace(t));
     }
     *out_done = step;
     *out_stop = stop;
     return HP_OK;
-}
-
-static hp_status write_trace(const trainer *t) {
-    char path[4200];
-    if (!t->trace)
-        return HP_OK;
-    snprintf(path, sizeof path, "%s/trace-%d.json", t->o->trace, hp_world_rank(t->world));
-    return hp_trace_write(t->trace, path);
 }
 
 static hp_status run(trainer *t) {
