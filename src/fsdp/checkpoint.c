@@ -366,17 +366,12 @@ static hp_status read_all(struct load *load) {
 
 /* Rank 0 chooses the checkpoint, so that all read the same. */
 static hp_status choose(struct load *load, const char *directory) {
-    char name[HPI_FILE_NAME_BYTES] = {0}, *path = NULL;
-    const bool is_first = hp_world_rank(load->fsdp->world) == 0;
-    hp_status status = agree(load->fsdp, is_first ? hpi_steps_find(directory, &path) : HP_OK);
-    if (status == HP_OK) {
-        if (is_first)
-            snprintf(name, sizeof name, "%s", strrchr(path, '/') + 1);
-        status = hp_broadcast(hp_world_group(load->fsdp->world), name, sizeof name, HP_UINT8, 0);
-    }
-    hpi_free(path);
-    HP_TRY(status);
-    load->path = hpi_path_join(directory, name); /* read_all looks whether it is there */
+    const hp_fsdp *fsdp = load->fsdp;
+    char name[HPI_STEP_NAME_BYTES] = {0};
+    const bool is_first = hp_world_rank(fsdp->world) == 0;
+    HP_TRY(agree(fsdp, is_first ? hpi_steps_find(directory, name) : HP_OK));
+    HP_TRY(hp_broadcast(hp_world_group(fsdp->world), name, sizeof name, HP_UINT8, 0));
+    load->path = hpi_path_join(directory, name); /* read_all looks whether there was memory */
     return HP_OK;
 }
 

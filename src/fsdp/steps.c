@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAME_BYTES = 64 };
+enum { NAME_BYTES = HPI_STEP_NAME_BYTES };
 static const uint64_t most_latest_bytes = 256;
 
 /* ---- names ---------------------------------------------------------------------------------- */
@@ -80,85 +80,99 @@ static void free_names(struct dirent **names, int n) {
 
 /* ---- which is latest ------------------------------------------------------------------------ */
 
-/* The step that `latest` names; false when there is no such file or it names none. */
-static bool read_latest(const char *directory, uint64_t *out_step) {
-    char *path = hpi_path_join(directory, "latest"), *text = NULL;
-    uint64_t n_bytes;
-    bool is_found = false;
-    if (path && hpi_file_read_text(path, most_latest_bytes, &text, &n_bytes) == HP_OK) {
-        text[strcspn(text, "\n")] = '\0';
-        is_found = parse_name(text, out_step) == KIND_STEP;
-    }
-    hpi_free(text);
-    hpi_free(path);
-    return is_found;
-}
-
-/* The checkpoint that `latest` names, if it is there; its path, or NULL. */
-static char *find_latest(const char *directory, uint64_t *out_step) {
-    char name[NAME_BYTES];
-    if (!read_latest(directory, out_step))
-        return NULL;
-    name_step(*out_step, name);
+/* Is directory/name there? */
+static hp_status look(const char *directory, const char *name, bool *out_is_there) {
     char *path = hpi_path_join(directory, name);
-    if (path && access(path, F_OK) == 0)
-        return path;
+    if (!path)
+        return HP_ERR_MEMORY;
+    *out_is_there = access(path, F_OK) == 0;
     hpi_free(path);
-    return NULL;
+    return HP_OK;
 }
 
-/* Whole: its index is sound and every file that it names is there. */
-static bool is_whole(const char *path) {
+static hp_status read_text_in(const char *directory, const char *name, char **out_text) {
+    uint64_t n_bytes;
+    char *path = hpi_path_join(directory, name);
+    const hp_status status =
+        path ? hpi_file_read_text(path, most_latest_bytes, out_text, &n_bytes) : HP_ERR_MEMORY;
+    hpi_free(path);
+    return status;
+}
+
+/* The checkpoint that `latest` names; "" when there is no such file, or it names none that is
+ * there. */
+static hp_status find_latest(const char *directory, char *out_name) {
+    char *text = NULL;
+    uint64_t step;
+    bool is_there;
+    out_name[0] = '\0';
+    HP_TRY(look(directory, "latest", &is_there));
+    const hp_status status = is_there ? read_text_in(directory, "latest", &text) : HP_OK;
+    if (status == HP_ERR_FORMAT || !is_there)
+        return HP_OK; /* far too long: no name of ours */
+    HP_TRY(status);
+    text[strcspn(text, "\n")] = '\0';
+    if (parse_name(text, &step) == KIND_STEP)
+        name_step(step, out_name);
+    hpi_free(text);
+    HP_TRY(look(directory, out_name, &is_there));
+    if (!is_there)
+        out_name[0] = '\0';
+    return HP_OK;
+}
+
+/* Whole: its index is sound and every file that it names is there. Errors also: FILE, FORMAT. */
+static hp_status check_whole(const char *directory, const char *name) {
     hpi_index index;
-    if (hpi_index_open(path, &index) < 0)
-        return false;
-    bool is_good = true;
-    for (uint64_t i = 0; is_good && i < index.n_files; i++) {
-        char *file = hpi_path_join(path, index.files[i]);
-        is_good = file && access(file, R_OK) == 0;
-        hpi_free(file);
+    bool is_there = true;
+    char *path = hpi_path_join(directory, name);
+    hp_status status = path ? hpi_index_open(path, &index) : HP_ERR_MEMORY;
+    if (status == HP_OK) {
+        for (uint64_t i = 0; status == HP_OK && is_there && i < index.n_files; i++)
+            status = look(path, index.files[i], &is_there);
+        hpi_index_close(&index);
     }
-    hpi_index_close(&index);
-    return is_good;
+    hpi_free(path);
+    if (status == HP_OK && !is_there)
+        status = HPI_FAIL(HP_ERR_FILE, "expected every file that %s/%s names", directory, name);
+    return status;
 }
 
-/* The whole checkpoint of the largest step other than `except`; its path, or NULL. */
-static char *find_newest(const char *directory, const uint64_t *except) {
+/* The checkpoint of the largest step other than `except` that is whole; "" when there is none. One
+ * that was moved aside counts, but the one with the proper name comes first. */
+static hp_status find_newest(const char *directory, const char *except, char *out_name) {
     struct dirent **names;
     int n;
     uint64_t newest = 0;
-    char *found = NULL;
-    if (list_names(directory, &names, &n) < 0)
-        return NULL;
-    for (int i = 0; i < n; i++) {
+    hp_status status = list_names(directory, &names, &n);
+    out_name[0] = '\0';
+    for (int i = 0; status == HP_OK && i < n; i++) {
+        const char *name = names[i]->d_name;
         uint64_t step;
-        const enum kind kind = parse_name(names[i]->d_name, &step);
-        if (kind == KIND_TEMPORARY || (found && step < newest) || (except && step == *except))
+        const enum kind kind = parse_name(name, &step);
+        const bool is_better = !*out_name || step > newest || (step == newest && kind == KIND_STEP);
+        if (kind == KIND_TEMPORARY || !is_better || strcmp(name, except) == 0)
             continue;
-        if (found && step == newest && kind == KIND_OLD)
-            continue; /* the one with the proper name wins */
-        char *path = hpi_path_join(directory, names[i]->d_name);
-        if (path && is_whole(path)) {
-            hpi_free(found);
-            found = path;
+        status = check_whole(directory, name);
+        if (status == HP_OK) {
+            snprintf(out_name, NAME_BYTES, "%s", name);
             newest = step;
-        } else {
-            hpi_free(path);
+        } else if (status == HP_ERR_FILE || status == HP_ERR_FORMAT) {
+            status = HP_OK; /* not this one */
         }
     }
-    free_names(names, n);
-    return found;
+    if (n >= 0)
+        free_names(names, n);
+    return status;
 }
 
-hp_status hpi_steps_find(const char *directory, char **out_path) {
-    uint64_t step;
-    char *path = find_latest(directory, &step);
-    if (!path)
-        path = find_newest(directory, NULL);
-    if (!path)
+hp_status hpi_steps_find(const char *directory, char *out_name) {
+    HP_TRY(find_latest(directory, out_name));
+    if (!*out_name)
+        HP_TRY(find_newest(directory, "", out_name));
+    if (!*out_name)
         return HPI_FAIL(HP_ERR_FILE, "expected a checkpoint (latest, or step-N) in %s, found none",
                         directory);
-    *out_path = path;
     return HP_OK;
 }
 
@@ -182,24 +196,40 @@ hp_status hpi_steps_begin(const char *directory, const char *path) {
     return make_directory(path);
 }
 
-/* Give `path` the name `final`, whose old bearer, if any, gets a hidden name. */
-static bool take_name(const char *directory, const char *path, const char *final, uint64_t step) {
+static hp_status rename_to(const char *from, const char *to) {
+    if (rename(from, to) == 0)
+        return HP_OK;
+    return HPI_FAIL(HP_ERR_FILE, "expected to rename %s to %s, the system says: %s", from, to,
+                    strerror(errno));
+}
+
+/* Where the file system cannot exchange two names: move the old bearer aside first. A kill between
+ * the two renames leaves it under its hidden name, where hpi_steps_find finds it. */
+static hp_status move_aside(const char *directory, const char *path, const char *final,
+                            uint64_t step) {
     char name[NAME_BYTES];
-    if (renameat2(AT_FDCWD, path, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
-        return true;
-    if (errno != ENOENT && errno != EINVAL && errno != ENOSYS)
-        return false;
     name_hidden(step, "old", hpi_now_ns(), name);
     char *old = hpi_path_join(directory, name);
-    const bool has_old = old && rename(final, old) == 0;
-    const bool is_done = old && rename(path, final) == 0;
-    const int cause = errno;
-    if (has_old && !is_done && rename(old, final) != 0) {
-        /* It stays under its hidden name, where hpi_steps_find finds it. */
-    }
+    hp_status status = old ? HP_OK : HP_ERR_MEMORY;
+    if (status == HP_OK && access(final, F_OK) == 0)
+        status = rename_to(final, old);
+    if (status == HP_OK)
+        status = rename_to(path, final);
     hpi_free(old);
-    errno = cause;
-    return is_done;
+    return status;
+}
+
+/* Give `path` the name `final`, whose old bearer, if any, gets a hidden name. */
+static hp_status take_name(const char *directory, const char *path, const char *final,
+                           uint64_t step) {
+    if (renameat2(AT_FDCWD, path, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
+        return HP_OK;
+    if (errno == ENOENT)
+        return rename_to(path, final);
+    if (errno == EINVAL || errno == ENOSYS)
+        return move_aside(directory, path, final, step);
+    return HPI_FAIL(HP_ERR_FILE, "expected to exchange %s with %s, the system says: %s", path,
+                    final, strerror(errno));
 }
 
 static hp_status write_latest(const char *path, const char *name) {
@@ -210,23 +240,21 @@ static hp_status write_latest(const char *path, const char *name) {
     return hpi_file_create(path, &part, 1);
 }
 
-static hp_status publish(const char *directory, const char *path, uint64_t step, const char *final,
-                         const char *name) {
-    char *next = hpi_path_join(directory, "latest.tmp"),
-         *latest = hpi_path_join(directory, "latest");
-    hp_status status = next && latest ? hpi_directory_sync(path) : HP_ERR_MEMORY;
+static hp_status publish(const char *directory, const char *path, uint64_t step, const char *name) {
+    char *next = hpi_path_join(directory, "latest.tmp");
+    char *latest = hpi_path_join(directory, "latest"), *final = hpi_path_join(directory, name);
+    hp_status status = next && latest && final ? hpi_directory_sync(path) : HP_ERR_MEMORY;
     if (status == HP_OK)
         status = write_latest(next, name);
-    if (status == HP_OK && !take_name(directory, path, final, step))
-        status = HPI_FAIL(HP_ERR_FILE, "expected to rename %s to %s, the system says: %s", path,
-                          final, strerror(errno));
+    if (status == HP_OK)
+        status = take_name(directory, path, final, step);
     if (status == HP_OK)
         status = hpi_directory_sync(directory);
-    if (status == HP_OK && rename(next, latest) != 0)
-        status = HPI_FAIL(HP_ERR_FILE, "expected to rename %s to %s, the system says: %s", next,
-                          latest, strerror(errno));
+    if (status == HP_OK)
+        status = rename_to(next, latest);
     if (status == HP_OK)
         status = hpi_directory_sync(directory);
+    hpi_free(final);
     hpi_free(latest);
     hpi_free(next);
     return status;
@@ -245,45 +273,36 @@ static void remove_name(const char *directory, const char *name, enum kind kind,
 
 /* Keep two; remove every other checkpoint and everything hidden. What cannot be removed stays: the
  * save has succeeded, and the next one tries again. */
-static void prune(const char *directory, uint64_t keep, uint64_t keep_too) {
+static void prune(const char *directory, const char *keep, const char *keep_too) {
     struct dirent **names;
     int n;
     if (list_names(directory, &names, &n) < 0)
         return;
     for (int i = 0; i < n; i++) {
+        const char *name = names[i]->d_name;
         uint64_t step;
-        const enum kind kind = parse_name(names[i]->d_name, &step);
-        if (kind != KIND_STEP || (step != keep && step != keep_too))
-            remove_name(directory, names[i]->d_name, kind, step);
+        const enum kind kind = parse_name(name, &step);
+        if (strcmp(name, keep) != 0 && strcmp(name, keep_too) != 0)
+            remove_name(directory, name, kind, step);
     }
     free_names(names, n);
 }
 
-/* The step to keep beside a new one: what was latest, else the newest other; else the same. */
-static uint64_t choose_companion(const char *directory, uint64_t step) {
-    uint64_t companion = step;
-    char *path = find_latest(directory, &companion);
-    if (!path || companion == step) {
-        hpi_free(path);
-        path = find_newest(directory, &step);
-        const char *slash = path ? strrchr(path, '/') : NULL;
-        if (!slash || parse_name(slash + 1, &companion) != KIND_STEP)
-            companion = step;
-    }
-    hpi_free(path);
-    return companion;
+/* What to keep beside the new checkpoint `name`: what was latest, else the newest other; "": none.
+ */
+static hp_status choose_companion(const char *directory, const char *name, char *out_name) {
+    HP_TRY(find_latest(directory, out_name));
+    return *out_name && strcmp(out_name, name) != 0 ? HP_OK
+                                                    : find_newest(directory, name, out_name);
 }
 
 hp_status hpi_steps_publish(const char *directory, const char *path, uint64_t step) {
-    char name[NAME_BYTES];
+    char name[NAME_BYTES], companion[NAME_BYTES];
     name_step(step, name);
-    const uint64_t companion = choose_companion(directory, step);
-    char *final = hpi_path_join(directory, name);
-    const hp_status status = final ? publish(directory, path, step, final, name) : HP_ERR_MEMORY;
-    hpi_free(final);
-    if (status == HP_OK)
-        prune(directory, step, companion);
-    return status;
+    HP_TRY(choose_companion(directory, name, companion));
+    HP_TRY(publish(directory, path, step, name));
+    prune(directory, name, companion);
+    return HP_OK;
 }
 
 void hpi_steps_abandon(const char *directory, const char *path) {

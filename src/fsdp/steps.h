@@ -26,8 +26,9 @@ hp_status hpi_steps_publish(const char *directory, const char *path, uint64_t st
 /* Remove what a failed save leaves. */
 void hpi_steps_abandon(const char *directory, const char *path);
 
-/* The checkpoint to load: the one that `latest` names, else the newest that is whole. The caller frees
- * *out_path. Errors: FILE when there is none. */
-hp_status hpi_steps_find(const char *directory, char **out_path);
+/* The name of the checkpoint to load: the one that `latest` names, else the newest that is whole.
+ * Errors: FILE when there is none. */
+enum { HPI_STEP_NAME_BYTES = 64 };
+hp_status hpi_steps_find(const char *directory, char *out_name);
 
 #endif
