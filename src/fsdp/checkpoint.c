@@ -21,20 +21,30 @@
 
 /* ---- agreeing ------------------------------------------------------------------------------- */
 
+/* Tell everybody what rank `root` of the world has. In pieces that travel beside the collective's
+ * signal: larger ones need memory, and news of a lack of memory must get through. */
+static hp_status tell(const hp_fsdp *fsdp, void *data, size_t n_bytes, int root) {
+    enum { PIECE_BYTES = 32 };
+    unsigned char *bytes = data;
+    for (size_t i = 0; i < n_bytes; i += PIECE_BYTES)
+        HP_TRY(hp_broadcast(hp_world_group(fsdp->world), bytes + i,
+                            hpi_min(PIECE_BYTES, n_bytes - i), HP_UINT8, root));
+    return HP_OK;
+}
+
 /* All ranks succeed, or all return the record of the first that failed, its rank in front. */
 static hp_status agree(const hp_fsdp *fsdp, hp_status mine) {
-    hp_group *world = hp_world_group(fsdp->world);
     const int rank = hp_world_rank(fsdp->world);
     int64_t failed = mine < 0 ? rank : INT64_MAX;
     hp_error error, named;
     hp_last_error_get(&error);
-    HP_TRY(hp_all_reduce(world, &failed, &failed, 1, HP_INT64, HP_MIN));
+    HP_TRY(hp_all_reduce(hp_world_group(fsdp->world), &failed, &failed, 1, HP_INT64, HP_MIN));
     if (failed == INT64_MAX)
         return HP_OK;
     named = error;
     named.world_rank = (int32_t)failed;
     snprintf(named.message, sizeof named.message, "rank %d: %s", rank, error.message);
-    HP_TRY(hp_broadcast(world, &named, sizeof named, HP_UINT8, (int)failed));
+    HP_TRY(tell(fsdp, &named, sizeof named, (int)failed));
     return hpi_error_set(&named);
 }
 
@@ -132,7 +142,7 @@ static hp_status meet(const struct save *save, uint64_t *out_token) {
     int64_t first[3] = {mine[0], mine[1], 0};
     if (getrandom(&first[2], sizeof first[2], 0) != sizeof first[2])
         first[2] = (int64_t)hpi_now_ns();
-    HP_TRY(hp_broadcast(hp_world_group(save->fsdp->world), first, 3, HP_INT64, 0));
+    HP_TRY(tell(save->fsdp, first, sizeof first, 0));
     *out_token = (uint64_t)first[2];
     if (first[0] != mine[0] || first[1] != mine[1])
         return HPI_FAIL(HP_ERR_MISMATCH,
@@ -370,7 +380,7 @@ static hp_status choose(struct load *load, const char *directory) {
     char name[HPI_STEP_NAME_BYTES] = {0};
     const bool is_first = hp_world_rank(fsdp->world) == 0;
     HP_TRY(agree(fsdp, is_first ? hpi_steps_find(directory, name) : HP_OK));
-    HP_TRY(hp_broadcast(hp_world_group(fsdp->world), name, sizeof name, HP_UINT8, 0));
+    HP_TRY(tell(fsdp, name, sizeof name, 0));
     load->path = hpi_path_join(directory, name); /* read_all looks whether there was memory */
     return HP_OK;
 }
