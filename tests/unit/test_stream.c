@@ -357,7 +357,9 @@ struct waiting {
 
 static void *wait_in_a_thread(void *argument) {
     struct waiting *w = argument;
-    w->status = hp_executor_wait(w->executor, hpi_done(0));
+    do /* the other thread looks in now and then */
+        w->status = hp_executor_wait(w->executor, hpi_done(0));
+    while (w->status == HP_ERR_BUSY);
     return NULL;
 }
 
