@@ -289,11 +289,15 @@ static void prune(const char *directory, const char *keep, const char *keep_too)
 }
 
 /* What to keep beside the new checkpoint `name`: what was latest, else the newest other; "": none.
- */
+ * One that was moved aside is not kept: it has served its purpose. */
 static hp_status choose_companion(const char *directory, const char *name, char *out_name) {
+    uint64_t step;
     HP_TRY(find_latest(directory, out_name));
-    return *out_name && strcmp(out_name, name) != 0 ? HP_OK
-                                                    : find_newest(directory, name, out_name);
+    if (!*out_name || strcmp(out_name, name) == 0)
+        HP_TRY(find_newest(directory, name, out_name));
+    if (parse_name(out_name, &step) != KIND_STEP)
+        out_name[0] = '\0';
+    return HP_OK;
 }
 
 hp_status hpi_steps_publish(const char *directory, const char *path, uint64_t step) {
