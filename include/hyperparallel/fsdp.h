@@ -156,7 +156,7 @@ typedef struct hp_optimizer_config {
 #define HP_OPTIMIZER_CONFIG_INIT {sizeof(hp_optimizer_config), -1.0, 0.0, 0.9, 0.999, 1e-8}
 
 /* "adamw" or "sgd", as torch.optim defines them. State is fp32 (fp64 for fp64), in shards.
- * Source: Loshchilov and Hutter 2019, algorithm 2. */
+ * Owns: the caller, who destroys it before the fsdp. Source: Loshchilov and Hutter 2019, algorithm 2. */
 HP_MUST_CHECK hp_status hp_optimizer_create(hp_fsdp *fsdp, const char *name,
                                             const hp_optimizer_config *config, hp_optimizer **out_optimizer);
 void hp_optimizer_destroy(hp_optimizer *optimizer);

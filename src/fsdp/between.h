@@ -27,7 +27,7 @@ typedef struct hpi_cursor {
     int next_param;
 } hpi_cursor;
 bool hpi_next_trainable(const hp_fsdp *fsdp, hpi_cursor *cursor);
-/* The same over everything that shards hold, frozen parameters and those without elements included. */
+/* The same over everything that shards hold: frozen ones and those without elements too. */
 bool hpi_next_owned(const hp_fsdp *fsdp, hpi_cursor *cursor);
 
 /* Elements of this rank's shard, without padding. */

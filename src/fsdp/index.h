@@ -9,10 +9,11 @@
  *                           "pieces": [[0, 0, 21], [1, 21, 42], ...]}, ...},
  *      "states": {"exp_avg.NAME": {...}, ...}, "xxh3": "0123456789abcdef"}
  *
- * A piece is [file, begin, end]: elements [begin, end) of each of `outer` blocks of `stride`, which the
- * file of that number holds as the tensor of that name. "xxh3" is the checksum of all bytes before its
- * comma. "optimizer" is null when only weights were saved. An index that was read has been checked:
- * names come once, and the pieces of each tensor tile it, with neither gap nor overlap.
+ * A piece is [file, begin, end]: elements [begin, end) of each of `outer` blocks of `stride`, which
+ * the file of that number holds as the tensor of that name. "xxh3" is the checksum of all bytes
+ * before its comma. "optimizer" is null when only weights were saved. An index that was read has
+ * been checked: names come once, and the pieces of each tensor tile it, with neither gap nor
+ * overlap.
  */
 #ifndef HPI_INDEX_H
 #define HPI_INDEX_H

@@ -257,8 +257,8 @@ bool hpi_json_u64(const hpi_json *json, hpi_json_at at, uint64_t *out_value) {
 /* Room for n more bytes and a NUL. */
 static bool make_room(hpi_text *text, uint64_t n) {
     const uint64_t needed = text->n_bytes + n + 1;
-    if (text->is_failed || needed <= text->capacity)
-        return !text->is_failed;
+    if (needed <= text->capacity)
+        return true;
     const uint64_t capacity = hpi_max(needed, hpi_max(4096, 2 * text->capacity));
     char *data = hpi_alloc(capacity, 1);
     text->is_failed = !data;
@@ -273,18 +273,18 @@ static bool make_room(hpi_text *text, uint64_t n) {
 }
 
 void hpi_text_add(hpi_text *text, const char *format, ...) {
-    va_list arguments, again;
+    va_list arguments;
     va_start(arguments, format);
-    va_copy(again, arguments);
     const int n = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
     if (n < 0)
         text->is_failed = true;
-    else if (make_room(text, (uint64_t)n)) {
-        vsnprintf(text->data + text->n_bytes, (size_t)n + 1, format, again);
-        text->n_bytes += (uint64_t)n;
-    }
-    va_end(again);
+    if (text->is_failed || !make_room(text, (uint64_t)n))
+        return;
+    va_start(arguments, format);
+    vsnprintf(text->data + text->n_bytes, (size_t)n + 1, format, arguments);
+    va_end(arguments);
+    text->n_bytes += (uint64_t)n;
 }
 
 void hpi_text_add_escaped(hpi_text *text, const char *string) {

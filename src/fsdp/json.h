@@ -3,9 +3,9 @@
  * fsdp/json.h - JSON for checkpoints: a reader over a buffer, and a writer that escapes.
  *
  * A document is an array of nodes in the order of the text; node 0 is the root. The children of an
- * object are key, value, key, value, ...; hpi_json_next steps over a whole value. Strings are decoded
- * in place when the text is parsed and end with a NUL. Nothing recurses, so depth costs nothing.
- * Source of the tokenizer: jsmn (docs/decisions/0001-json.md).
+ * object are key, value, key, value, ...; hpi_json_next steps over a whole value. Strings are
+ * decoded in place when the text is parsed and end with a NUL. Nothing recurses; brackets
+ * deeper than 32 are refused. Source of the tokenizer: jsmn (docs/decisions/0001-json.md).
  */
 #ifndef HPI_JSON_H
 #define HPI_JSON_H
@@ -45,8 +45,8 @@ void hpi_json_free(hpi_json *json);
 bool hpi_json_is(const hpi_json *json, hpi_json_at at, hpi_json_type type);
 /* The value of a key of an object. */
 hpi_json_at hpi_json_find(const hpi_json *json, hpi_json_at object, const char *key);
-/* The first value of an array or key of an object, and the one after it inside `parent`. The value of
- * a key is the node after the key. */
+/* The first value of an array or key of an object, and the one after it inside `parent`. The value
+ * of a key is the node after the key. */
 hpi_json_at hpi_json_first(const hpi_json *json, hpi_json_at parent);
 hpi_json_at hpi_json_next(const hpi_json *json, hpi_json_at parent, hpi_json_at at);
 /* How many values or pairs; 0 for anything else. */

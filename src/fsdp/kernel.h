@@ -3,8 +3,9 @@
  * fsdp/kernel.h - HPI_KERNEL stands before a plain loop that is worth a version per vector width.
  *
  * The loader picks the widest that the machine has. All give the same bits: nothing is contracted,
- * and no result of such a loop depends on the order of its additions. clang 14 cannot clone static functions, and a
- * sanitizer's run time is not up when the loader chooses: there the loop is compiled once.
+ * and no result of such a loop depends on the order of its additions. clang 14 cannot clone static
+ * functions, and a sanitizer's run time is not up when the loader chooses: there the loop is
+ * compiled once.
  */
 #ifndef HPI_KERNEL_H
 #define HPI_KERNEL_H

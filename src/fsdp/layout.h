@@ -3,9 +3,9 @@
  * fsdp/layout.h - which elements of a parameter a rank holds. Pure arithmetic.
  *
  * Around its shard dimension a parameter is [outer][rows][inner]. Rows are cut into n_shards chunks
- * of ceil(rows / n_shards); a shard is [outer][chunk][inner], padded with zeros where rows end. With
- * shard_dim 0 outer is 1, so a shard is one interval of the row-major parameter and the gathered
- * shards are the parameter followed by padding. An inner dimension must divide evenly.
+ * of ceil(rows / n_shards); a shard is [outer][chunk][inner], padded with zeros where rows end.
+ * With shard_dim 0 outer is 1, so a shard is one interval of the row-major parameter and the
+ * gathered shards are the parameter followed by padding. An inner dimension must divide evenly.
  */
 #ifndef HPI_LAYOUT_H
 #define HPI_LAYOUT_H
@@ -14,12 +14,12 @@
 #include <hyperparallel/fsdp.h>
 
 typedef struct hpi_layout {
-    uint64_t n_elements;     /* of the whole parameter */
+    uint64_t n_elements; /* of the whole parameter */
     uint64_t outer, rows, inner;
     uint64_t n_shards;       /* 1 when replicated */
     uint64_t chunk;          /* rows of one shard, padding included */
     uint64_t shard_elements; /* outer * chunk * inner */
-    uint64_t full_elements;  /* n_shards * shard_elements: the gathered parameter with its padding */
+    uint64_t full_elements; /* n_shards * shard_elements: the gathered parameter with its padding */
 } hpi_layout;
 
 /* Errors: ARGUMENT (too large, or an inner dimension that does not divide, naming the sizes). */
@@ -30,8 +30,9 @@ void hpi_layout_rows(const hpi_layout *layout, int rank, uint64_t *out_begin, ui
 /* Elements of shard `rank` without padding. They lie in front, without gaps: only dimension 0 pads,
  * and there outer is 1. */
 uint64_t hpi_layout_count(const hpi_layout *layout, int rank);
-/* Copy shard `rank` out of the whole parameter, or fill it element range by element range; `bytes` is
- * the element size. Padding is left alone. */
-void hpi_layout_extract(const hpi_layout *layout, int rank, size_t bytes, const void *whole, void *out_shard);
+/* Copy shard `rank` out of the whole parameter, or fill it element range by element range; `bytes`
+ * is the element size. Padding is left alone. */
+void hpi_layout_extract(const hpi_layout *layout, int rank, size_t bytes, const void *whole,
+                        void *out_shard);
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/pieces.h - which elements of a parameter a piece holds, and what this rank holds of everything.
+ * fsdp/pieces.h - which elements of a parameter a piece holds, and what this rank holds of
+ * everything.
  *
- * A piece is an interval of each of `outer` blocks of `stride` elements of the row-major parameter. So
- * shards along any dimension are described alike: along dimension 0 there is one block, which is the
- * whole parameter. The elements of a piece lie one after the other, without padding.
+ * A piece is an interval of each of `outer` blocks of `stride` elements of the row-major parameter.
+ * So shards along any dimension are described alike: along dimension 0 there is one block, which is
+ * the whole parameter. The elements of a piece lie one after the other, without padding.
  */
 #ifndef HPI_PIECES_H
 #define HPI_PIECES_H
@@ -16,11 +17,13 @@ typedef struct hpi_piece {
     uint64_t begin, end;    /* of each block */
 } hpi_piece;
 
-static inline uint64_t hpi_piece_count(const hpi_piece *p) { return p->outer * (p->end - p->begin); }
+static inline uint64_t hpi_piece_count(const hpi_piece *p) {
+    return p->outer * (p->end - p->begin);
+}
 /* The shard of `rank`. */
 hpi_piece hpi_piece_of(const hpi_layout *layout, int rank);
-/* Copy the elements that both hold; returns how many. `to_data` NULL: only count. Both are pieces of
- * one parameter, cut in whatever ways. */
+/* Copy the elements that both hold; returns how many. `to_data` NULL: only count. Both are pieces
+ * of one parameter, cut in whatever ways. */
 uint64_t hpi_piece_copy(const hpi_piece *from, const void *from_data, const hpi_piece *to,
                         void *to_data, size_t element_bytes);
 

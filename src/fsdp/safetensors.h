@@ -2,10 +2,10 @@
  *
  * fsdp/safetensors.h - files of named tensors, as Hugging Face's safetensors defines them.
  *
- * A file is the size of the header (8 bytes, little endian), the header (JSON: name -> dtype, shape,
- * data_offsets; "__metadata__" -> strings), then the tensors' bytes, row-major and little endian,
- * without gaps. We add an XXH3 of each tensor to the metadata. A file that is opened has been checked:
- * sizes agree with the file's, the tensors tile the data, no name comes twice.
+ * A file is the size of the header (8 bytes, little endian), the header (JSON: name -> dtype,
+ * shape, data_offsets; "__metadata__" -> strings), then the tensors' bytes, row-major and little
+ * endian, without gaps. We add an XXH3 of each tensor to the metadata. A file that is opened has
+ * been checked: sizes agree with the file's, the tensors tile the data, no name comes twice.
  * Source: github.com/huggingface/safetensors, "Format".
  */
 #ifndef HPI_SAFETENSORS_H
@@ -19,19 +19,19 @@ typedef struct hpi_tensor {
     hp_dtype dtype;
     int n_dims;
     uint64_t shape[HP_MAX_DIMS];
-    uint64_t n_bytes;   /* of all elements */
-    const void *data;   /* to write */
-    uint64_t offset;    /* read: in the file */
-    uint64_t checksum;  /* read: what it should be */
-    bool has_checksum;  /* read: files of others have none */
+    uint64_t n_bytes;  /* of all elements */
+    const void *data;  /* to write */
+    uint64_t offset;   /* read: in the file */
+    uint64_t checksum; /* read: what it should be */
+    bool has_checksum; /* read: files of others have none */
 } hpi_tensor;
 
 /* "F32", "BF16" ...; NULL is no dtype of ours. */
 const char *hpi_safetensors_dtype_name(hp_dtype dtype);
 bool hpi_safetensors_dtype_parse(const char *name, hp_dtype *out_dtype);
 
-/* Write and sync a file that does not exist yet; a failure leaves none. Larger elements come first, so
- * each tensor is aligned. Errors: FILE naming the path, ARGUMENT for the name "__metadata__". */
+/* Write and sync a file that does not exist yet; a failure leaves none. Larger elements come first,
+ * so each tensor is aligned. Errors: FILE naming the path, ARGUMENT for the name "__metadata__". */
 hp_status hpi_safetensors_write(const char *path, const hpi_tensor *tensors, uint64_t n_tensors);
 
 typedef struct hpi_safetensors {

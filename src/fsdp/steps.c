@@ -36,24 +36,22 @@ static void name_hidden(uint64_t step, const char *suffix, uint64_t token, char 
 
 /* A name is ours when it is what we would have written for its numbers. */
 static enum kind parse_name(const char *name, uint64_t *out_step) {
-    char expected[NAME_BYTES];
-    uint64_t token = 0;
-    if (sscanf(name, "step-%" SCNu64, out_step) == 1) {
-        name_step(*out_step, expected);
-        return strcmp(name, expected) == 0 ? KIND_STEP : KIND_NONE;
-    }
-    static const struct {
-        const char *suffix;
-        enum kind kind;
-    } hidden[] = {{"old", KIND_OLD}, {"tmp", KIND_TEMPORARY}};
-    for (int i = 0; i < 2; i++) {
-        const char *dash = strrchr(name, '-');
-        if (sscanf(name, ".step-%" SCNu64, out_step) != 1 ||
-            sscanf(dash + 1, "%" SCNx64, &token) != 1)
-            return KIND_NONE;
-        name_hidden(*out_step, hidden[i].suffix, token, expected);
+    static const char *const suffixes[] = {"old", "tmp"};
+    static const enum kind kinds[] = {KIND_OLD, KIND_TEMPORARY};
+    const bool is_hidden = *name == '.';
+    char expected[NAME_BYTES], *rest;
+    *out_step = 0;
+    if (strncmp(name + is_hidden, "step-", 5) != 0)
+        return KIND_NONE;
+    *out_step = strtoull(name + is_hidden + 5, &rest, 10);
+    name_step(*out_step, expected);
+    if (strcmp(name, expected) == 0)
+        return KIND_STEP;
+    const char *dash = strrchr(rest, '-');
+    for (int i = 0; dash && i < 2; i++) {
+        name_hidden(*out_step, suffixes[i], strtoull(dash + 1, NULL, 16), expected);
         if (strcmp(name, expected) == 0)
-            return hidden[i].kind;
+            return kinds[i];
     }
     return KIND_NONE;
 }

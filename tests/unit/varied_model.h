@@ -3,9 +3,9 @@
  * varied_model.h - two units with a parameter of every sort, for tests of what works on shards.
  *
  * fp32, fp64 and bf16; sharded along dimension 0 (unevenly), along an inner dimension, replicated,
- * scalar, empty, frozen, ignored and tied. First values and gradients are functions of the element's
- * number, small multiples of powers of two: their mean over equal ranks is exact, so every mesh must
- * give the same bits.
+ * scalar, empty, frozen, ignored and tied. First values and gradients are functions of the
+ * element's number, small multiples of powers of two: their mean over equal ranks is exact, so
+ * every mesh must give the same bits.
  */
 #ifndef VARIED_MODEL_H
 #define VARIED_MODEL_H
