@@ -66,6 +66,7 @@ static void load_and_train(hp_world *world, void *argument) {
     RANK_OK(hp_checkpoint_load(m.fsdp, o, scratch, &step));
     RANK_CHECK(step == 7);
     varied_collect(&m, VARIED_WEIGHTS, &r->at_load);
+    varied_check_casts(&m);
     RANK_FAILS(hp_optimizer_step(o, 0.1), HP_ERR_STATE); /* gradients of other weights */
     step_to(&m, o, SAVED_AFTER, N_STEPS);
     varied_collect(&m, VARIED_WEIGHTS, &r->at_end);

@@ -90,17 +90,6 @@ static void check_padding(const varied *m, const hp_optimizer *o) {
     }
 }
 
-/* What the next forward reads is the master, rounded to the parameter's own dtype. */
-static void check_casts(const varied *m) {
-    for (hpi_cursor c = {0}; hpi_next_trainable(m->fsdp, &c);)
-        for (uint64_t i = 0; c.param->has_cast && i < hpi_param_count(m->fsdp, c.param); i++) {
-            const double master =
-                varied_read(hpi_param_master(c.unit, c.param), c.param->master, i);
-            const double cast = varied_read(hpi_param_cast(c.unit, c.param), c.param->dtype, i);
-            RANK_CHECK(cast == (double)hpi_bf16_to_fp32(hpi_fp32_to_bf16((float)master)));
-        }
-}
-
 static void train(hp_world *world, void *argument) {
     run *r = argument;
     varied m;
@@ -111,7 +100,7 @@ static void train(hp_world *world, void *argument) {
         varied_pass(&m, t, 1);
         RANK_OK(hp_optimizer_step(optimizer, learning_rates[t - 1]));
         check_padding(&m, optimizer);
-        check_casts(&m);
+        varied_check_casts(&m);
     }
     varied_collect(&m, VARIED_WEIGHTS, &r->values);
     hp_optimizer_destroy(optimizer);

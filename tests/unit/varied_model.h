@@ -191,4 +191,15 @@ static inline void varied_collect(const varied *m, int what, varied_values *out)
     }
 }
 
+/* What the next forward reads is the master, rounded to the parameter's own dtype. */
+static inline void varied_check_casts(const varied *m) {
+    for (hpi_cursor c = {0}; hpi_next_trainable(m->fsdp, &c);)
+        for (uint64_t i = 0; c.param->has_cast && i < hpi_param_count(m->fsdp, c.param); i++) {
+            const double master =
+                varied_read(hpi_param_master(c.unit, c.param), c.param->master, i);
+            const double cast = varied_read(hpi_param_cast(c.unit, c.param), c.param->dtype, i);
+            RANK_CHECK(cast == (double)hpi_bf16_to_fp32(hpi_fp32_to_bf16((float)master)));
+        }
+}
+
 #endif
