@@ -15,9 +15,10 @@
 
 #include <cmocka.h>
 
-#define RANK_FAILS(call, status, text)                                                             \
+/* The call fails with this status, and its sentence holds this text. */
+#define FAILS_SAYING(call, status, text)                                                           \
     do {                                                                                           \
-        RANK_CHECK((call) == (status));                                                            \
+        RANK_FAILS(call, status);                                                                  \
         RANK_CHECK(strstr(hp_last_error(), text) != NULL);                                         \
     } while (0)
 
@@ -49,8 +50,8 @@ static void tie_across_units(hp_world *world, void *argument) {
     a.data = b.data = values;
     RANK_OK(hp_unit_create(fsdp, "first", &a, 1, NULL, &unit));
     RANK_OK(hp_unit_create(fsdp, "last", &b, 1, NULL, &unit));
-    RANK_FAILS(hp_fsdp_commit(fsdp), HP_ERR_ARGUMENT,
-               "embedding of unit first and head of unit last");
+    FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_ARGUMENT,
+                 "embedding of unit first and head of unit last");
     hp_fsdp_destroy(fsdp);
     hp_mesh_destroy(mesh);
 }
@@ -84,9 +85,9 @@ static void ranks_disagree(hp_world *world, void *argument) {
     hp_fsdp *fsdp = make_fsdp(world, &mesh);
     hp_param p = vector("w", hp_world_rank(world) == 2 ? 9 : 8);
     RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
-    RANK_FAILS(hp_fsdp_commit(fsdp), HP_ERR_MISMATCH, "ranks 0 and 2");
+    FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_MISMATCH, "ranks 0 and 2");
     RANK_CHECK(strstr(hp_last_error(), "layer") != NULL);
-    RANK_FAILS(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_FAILED, "sound");
+    FAILS_SAYING(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_FAILED, "sound");
     hp_fsdp_destroy(fsdp);
     hp_mesh_destroy(mesh);
 }
@@ -99,28 +100,28 @@ static void calls_out_of_order(hp_world *world, void *argument) {
     hp_unit *unit, *other;
     hp_fsdp *fsdp = make_fsdp(world, &mesh);
     hp_param p = vector("w", 8), q = vector("v", 8);
-    RANK_FAILS(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_STATE, "hp_fsdp_commit first");
+    FAILS_SAYING(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_STATE, "hp_fsdp_commit first");
     RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
-    RANK_FAILS(hp_unit_create(fsdp, "again", &p, 1, NULL, &other), HP_ERR_ARGUMENT,
-               "which unit layer has");
+    FAILS_SAYING(hp_unit_create(fsdp, "again", &p, 1, NULL, &other), HP_ERR_ARGUMENT,
+                 "which unit layer has");
     RANK_OK(hp_unit_create(fsdp, "next", &q, 1, NULL, &other));
     RANK_OK(hp_fsdp_commit(fsdp));
-    RANK_FAILS(hp_fsdp_end(fsdp), HP_ERR_STATE, "hp_fsdp_begin");
-    RANK_FAILS(hp_forward_begin(unit), HP_ERR_STATE, "layer");
+    FAILS_SAYING(hp_fsdp_end(fsdp), HP_ERR_STATE, "hp_fsdp_begin");
+    FAILS_SAYING(hp_forward_begin(unit), HP_ERR_STATE, "layer");
     RANK_CHECK(hp_param_data(unit, 0) == NULL);
     RANK_OK(hp_fsdp_begin(fsdp, HP_SYNC));
-    RANK_FAILS(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_STATE, "hp_fsdp_end");
-    RANK_FAILS(hp_forward_end(unit), HP_ERR_STATE, "layer to be in forward, it is idle");
-    RANK_FAILS(hp_backward_begin(unit), HP_ERR_STATE, "forward of unit layer");
+    FAILS_SAYING(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_STATE, "hp_fsdp_end");
+    FAILS_SAYING(hp_forward_end(unit), HP_ERR_STATE, "layer to be in forward, it is idle");
+    FAILS_SAYING(hp_backward_begin(unit), HP_ERR_STATE, "forward of unit layer");
     RANK_OK(hp_forward_begin(unit));
-    RANK_FAILS(hp_forward_begin(unit), HP_ERR_STATE, "it is in forward");
+    FAILS_SAYING(hp_forward_begin(unit), HP_ERR_STATE, "it is in forward");
     RANK_CHECK(hp_param_data(unit, 1) == NULL);
     RANK_CHECK(hp_param_grad(unit, 0) == NULL);
-    RANK_FAILS(hp_fsdp_end(fsdp), HP_ERR_STATE, "end of unit layer");
+    FAILS_SAYING(hp_fsdp_end(fsdp), HP_ERR_STATE, "end of unit layer");
     RANK_OK(hp_forward_end(unit));
     RANK_OK(hp_backward_begin(unit));
     RANK_OK(hp_backward_end(unit));
-    RANK_FAILS(hp_backward_begin(unit), HP_ERR_UNSUPPORTED, "second");
+    FAILS_SAYING(hp_backward_begin(unit), HP_ERR_UNSUPPORTED, "second");
     RANK_OK(hp_fsdp_end(fsdp)); /* `next` never ran: its gradient is zero */
     hp_shard shard;
     RANK_OK(hp_param_shard(other, 0, &shard));
@@ -129,7 +130,7 @@ static void calls_out_of_order(hp_world *world, void *argument) {
     RANK_OK(hp_fsdp_begin(fsdp, HP_EVALUATE));
     RANK_OK(hp_forward_begin(unit));
     RANK_OK(hp_forward_end(unit));
-    RANK_FAILS(hp_backward_begin(unit), HP_ERR_STATE, "HP_SYNC");
+    FAILS_SAYING(hp_backward_begin(unit), HP_ERR_STATE, "HP_SYNC");
     RANK_OK(hp_fsdp_end(fsdp));
     hp_fsdp_destroy(fsdp);
     hp_mesh_destroy(mesh);
@@ -141,24 +142,24 @@ static void bad_declarations(hp_world *world, void *argument) {
     hp_unit *unit;
     hp_fsdp *fsdp = make_fsdp(world, &mesh);
     hp_param p = vector(NULL, 8);
-    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_ARGUMENT, "name");
+    FAILS_SAYING(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_ARGUMENT, "name");
     p = vector("w", -1);
-    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_ARGUMENT,
-               "given -1 in dimension 0");
+    FAILS_SAYING(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_ARGUMENT,
+                 "given -1 in dimension 0");
     p = vector("w", 8);
     p.shard_dim = 1;
-    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_ARGUMENT,
-               "shard_dim in [0, 1)");
+    FAILS_SAYING(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_ARGUMENT,
+                 "shard_dim in [0, 1)");
     p = vector("w", 8);
     p.dtype = HP_INT64;
-    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_UNSUPPORTED, "given int64");
+    FAILS_SAYING(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_UNSUPPORTED, "given int64");
     p.size = 8;
-    RANK_FAILS(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_VERSION, "HP_PARAM_INIT");
-    RANK_FAILS(hp_fsdp_commit(fsdp), HP_ERR_STATE, "at least one unit");
+    FAILS_SAYING(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_VERSION, "HP_PARAM_INIT");
+    FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_STATE, "at least one unit");
     hp_fsdp_destroy(fsdp);
     hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
     config.prefetch = 17;
-    RANK_FAILS(hp_fsdp_create(mesh, &config, &fsdp), HP_ERR_ARGUMENT, "prefetch");
+    FAILS_SAYING(hp_fsdp_create(mesh, &config, &fsdp), HP_ERR_ARGUMENT, "prefetch");
     hp_mesh_destroy(mesh);
 }
 
