@@ -284,6 +284,37 @@ static void a_full_disk_leaves_the_old_one(void **state) {
     assert_int_equal(umount(scratch), 0);
 }
 
+/* ---- a rank that dies ------------------------------------------------------------------------ */
+
+static void one_dies(hp_world *world, void *argument) {
+    (void)argument;
+    varied m;
+    hp_optimizer *o;
+    make(world, &m, &o);
+    RANK_OK(hp_checkpoint_save(m.fsdp, o, scratch, 1));
+    if (hp_world_rank(world) == 2)
+        ranks_die();
+    RANK_FAILS(hp_checkpoint_save(m.fsdp, o, scratch, 2), HP_ERR_PEER);
+    drop(&m, o);
+}
+
+static void a_rank_that_dies_is_told_and_the_old_one_stays(void **state) {
+    (void)state;
+    try_save again = {3, HP_OK, 0, 3};
+    int status;
+    const pid_t child = fork(); /* a world given up is never freed: let it be a child's */
+    assert_true(child >= 0);
+    if (child == 0) {
+        char text[256];
+        _exit(ranks_try(3, RANKS_THREADS, one_dies, NULL, text, sizeof text));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_true(scratch_has("step-00000001") && !scratch_has("step-00000002"));
+    ranks_run(2, RANKS_THREADS, save_and_load, &again);
+    assert_int_equal(count_hidden(), 0); /* whatever the death left */
+}
+
 /* ---- kills ----------------------------------------------------------------------------------- */
 
 /* Train and save step after step until killed; the pipe tells of the first checkpoint. */
@@ -370,6 +401,7 @@ int main(void) {
         TEST(damage_on_one_rank_fails_all),
         TEST(a_file_limit_leaves_the_old_one),
         TEST(a_full_disk_leaves_the_old_one),
+        TEST(a_rank_that_dies_is_told_and_the_old_one_stays),
         TEST(a_kill_at_any_moment_leaves_one_that_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
