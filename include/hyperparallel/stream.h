@@ -65,7 +65,7 @@ typedef struct hp_op {
 typedef struct hp_kind {
     const char *name;
     hp_status (*run)(void *context, const hp_op *op);   /* NULL: nothing to do but wait; returns when done */
-    hp_status (*drain)(void *context, const hp_op *op); /* NULL: drained when done; may run in any waiting thread */
+    hp_status (*drain)(void *context, const hp_op *op); /* NULL: drained when done; may run in any waiting thread, and in two at once */
 } hp_kind;
 
 typedef struct hp_executor hp_executor;

@@ -3,9 +3,9 @@
  * events.c - the operations of a step, and everything about them that all executors share.
  *
  * Waits refer to earlier operations only and streams are in order, so a checked list cannot
- * deadlock by itself. `drained` is learnt by asking: whoever needs it calls the kind's drain, and a
- * flag remembers the answer. The first failure is kept; it is written before has_failed is
- * (release) and read after it (acquire), so that readers need no lock.
+ * deadlock by itself. `drained` is learnt by asking: whoever needs it calls the kind's drain, two
+ * threads at once if need be, and a flag remembers the answer. The first failure is kept; it is
+ * written before has_failed is (release) and read after it (acquire), so that readers need no lock.
  */
 #include "../trace/trace.h"
 #include "executor.h"

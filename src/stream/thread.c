@@ -7,8 +7,7 @@
  * down that wish, looks again, and sleeps on a word of its own. Whoever raises a counter looks at
  * the wishes and wakes only a thread whose wish has come true. Store then look, on both sides and
  * sequentially consistent: one of the two sees the other. Nobody spins, because threads outnumber
- * cores. In steady state there is no allocation and no system call but futex
- * and yield.
+ * cores. In steady state there is no allocation and no system call but futex and yield.
  */
 #include "../trace/trace.h"
 #include "executor.h"
