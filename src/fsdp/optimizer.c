@@ -10,8 +10,10 @@
  */
 #include "optimizer.h"
 #include "between.h"
+#include "files.h"
 #include "kernel.h"
 
+#include <hyperparallel/coll.h>
 #include <math.h>
 
 enum { STATE_ALIGNMENT = 64 };
@@ -181,6 +183,21 @@ static hp_status make(hp_fsdp *fsdp, const char *name, const hp_optimizer_config
     return take_memory(o);
 }
 
+/* Ranks that step differently drift apart in silence, so a difference is told here. */
+static hp_status check_equal(const hp_optimizer *o) {
+    const uint64_t mine =
+        hpi_checksum(&o->config, sizeof o->config) ^ (uint64_t)(o->algorithm - algorithms);
+    int64_t least[] = {(int64_t)mine, (int64_t)~mine};
+    HP_TRY(hp_all_reduce(hp_world_group(o->fsdp->world), least, least, 2, HP_INT64, HP_MIN));
+    if (least[0] != ~least[1])
+        return HPI_FAIL(HP_ERR_MISMATCH,
+                        "expected the same optimizer with the same options on all ranks; this rank "
+                        "has %s, weight_decay %g, momentum %g, betas %g and %g, eps %g",
+                        o->name, o->config.weight_decay, o->config.momentum, o->config.beta1,
+                        o->config.beta2, o->config.eps);
+    return HP_OK;
+}
+
 static void free_optimizer(hp_optimizer *o) {
     for (uint32_t i = 0; o && o->offsets && i < o->fsdp->n_units; i++)
         hpi_free(o->offsets[i]);
@@ -198,9 +215,10 @@ hp_status hp_optimizer_create(hp_fsdp *fsdp, const char *name, const hp_optimize
     HP_TRY(hpi_fsdp_check_idle(fsdp, __func__));
     if (!out_optimizer)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected out_optimizer, given NULL");
-    HP_TRY(check_config(name, chosen));
     hp_optimizer *o = NULL;
-    const hp_status status = hpi_fsdp_agree(fsdp, __func__, make(fsdp, name, chosen, &o));
+    hp_status status = check_config(name, chosen);
+    status = hpi_fsdp_agree(fsdp, __func__, status ? status : make(fsdp, name, chosen, &o));
+    status = status ? status : check_equal(o);
     if (status < 0) {
         free_optimizer(o);
         return status;

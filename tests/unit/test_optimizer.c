@@ -191,6 +191,13 @@ static void misuse(hp_world *world, void *argument) {
     RANK_FAILS(hp_optimizer_create(m.fsdp, "sgd", &config, &o), HP_ERR_ARGUMENT);
     config.size = 1;
     RANK_FAILS(hp_optimizer_create(m.fsdp, "sgd", &config, &o), HP_ERR_VERSION);
+    config = (hp_optimizer_config)HP_OPTIMIZER_CONFIG_INIT;
+    config.beta1 = hp_world_rank(world) ? 0.9 : 0.8;
+    RANK_FAILS(hp_optimizer_create(m.fsdp, "adamw", &config, &o), HP_ERR_MISMATCH);
+    config.beta1 = hp_world_rank(world) ? 0.9 : 1.5; /* one rank alone fails all */
+    RANK_FAILS(hp_optimizer_create(m.fsdp, "adamw", &config, &o), HP_ERR_ARGUMENT);
+    RANK_FAILS(hp_optimizer_create(m.fsdp, hp_world_rank(world) ? "sgd" : "adamw", NULL, &o),
+               HP_ERR_MISMATCH);
     RANK_CHECK(o == NULL);
 
     RANK_OK(hp_optimizer_create(m.fsdp, "sgd", NULL, &o));
