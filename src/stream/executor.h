@@ -79,7 +79,8 @@ hp_status hpi_ops_begin_step(hpi_ops *o);
 
 /* Run an operation whose turn it is. */
 hp_status hpi_ops_run(hpi_ops *o, const hp_op *op);
-/* Make sure that a done operation is drained. `is_compute`: the compute stream stands still for it. */
+/* Make sure that a done operation is drained. `is_compute`: the compute stream stands still for it.
+ */
 hp_status hpi_ops_drain(hpi_ops *o, uint32_t id, bool is_compute);
 /* The compute stream stood still from `begin_ns` until now; `name` of the span is a literal. */
 void hpi_ops_stood_still(hpi_ops *o, const char *name, uint32_t id, uint64_t begin_ns);
