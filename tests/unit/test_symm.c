@@ -12,6 +12,7 @@
 
 #include <hyperparallel/coll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -498,6 +499,7 @@ static void *reader_main(void *argument) {
         r->n_wrong += place.key != r->memory.id || place.offset != 8;
         r->n_wrong += !hpi_symm_peers(hp_world_group(r->world), r->base, 64, peers);
         r->n_wrong += hp_symm_get(&word, r->memory, 0, 8, 0, NULL) != HP_OK;
+        sched_yield(); /* the set-up calls need the cores too */
     }
     return NULL;
 }
