@@ -25,11 +25,7 @@ if ! cmake -S . -B "$build" -G Ninja "${options[@]}" >"$build/configure.log" 2>&
     cat "$build/configure.log" >&2
     exit 1
 fi
-# Ninja's one line per file is for terminals.
-if [ -t 1 ]; then
-    exec cmake --build "$build" -j "${JOBS:-$(nproc)}" "${@/#/--target=}"
-fi
-if ! cmake --build "$build" -j "${JOBS:-$(nproc)}" "${@/#/--target=}" >"$build/build.log" 2>&1; then
-    cat "$build/build.log" >&2
-    exit 1
-fi
+# A line per file is for terminals; elsewhere only what goes wrong is said.
+quiet=()
+[ -t 1 ] || quiet=(-- --quiet)
+exec cmake --build "$build" -j "${JOBS:-$(nproc)}" "${@/#/--target=}" "${quiet[@]}"
