@@ -62,20 +62,28 @@ typedef enum hp_dtype {
 typedef enum hp_reduce { HP_SUM = 0, HP_AVG = 1, HP_MAX = 2, HP_MIN = 3 } hp_reduce;
 
 /* The comparison that a wait asks for: word COMPARE value. Unsigned 64-bit. */
-typedef enum hp_compare { HP_EQ = 0, HP_NE = 1, HP_GT = 2, HP_GE = 3, HP_LT = 4, HP_LE = 5 } hp_compare;
+typedef enum hp_compare {
+    HP_EQ = 0,
+    HP_NE = 1,
+    HP_GT = 2,
+    HP_GE = 3,
+    HP_LT = 4,
+    HP_LE = 5
+} hp_compare;
 
 /* Everything known of a failure. Strings are NUL-terminated, possibly cut. */
 typedef struct hp_error {
     hp_status status;
-    int32_t world_rank;  /* whose fault it was, -1 when nobody's in particular */
-    int32_t line;        /* where the cause was noticed */
+    int32_t world_rank; /* whose fault it was, -1 when nobody's in particular */
+    int32_t line;       /* where the cause was noticed */
     char file[60];
-    char call[64];       /* the function that noticed */
-    char message[640];   /* what was expected, what was given */
+    char call[64];     /* the function that noticed */
+    char message[640]; /* what was expected, what was given */
 } hp_error;
 
-/* One sentence for this thread's last failure: call, cause, what to try. "" when there was none.
- * The text stays valid until this thread's next failing call. Threads: any. */
+/* One sentence for this thread's last failure: the call (when it is a public one), the cause, what
+ * to try. "" when there was none. The text stays valid until this thread's next failing call.
+ * Threads: any. */
 const char *hp_last_error(void);
 
 /* The record behind hp_last_error(). Threads: any. */

@@ -10,7 +10,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define X(name, number, text, hint) _Static_assert(name == (number), #name " differs from status.def");
+#define X(name, number, text, hint)                                                                \
+    _Static_assert(name == (number), #name " differs from status.def");
 #include "status.def"
 #undef X
 
@@ -35,9 +36,15 @@ static const struct status_row *status_find(hp_status status) {
     return &unknown;
 }
 
-const char *hp_status_name(hp_status status) { return status_find(status)->name; }
-const char *hp_status_text(hp_status status) { return status_find(status)->text; }
-const char *hp_status_hint(hp_status status) { return status_find(status)->hint; }
+const char *hp_status_name(hp_status status) {
+    return status_find(status)->name;
+}
+const char *hp_status_text(hp_status status) {
+    return status_find(status)->text;
+}
+const char *hp_status_hint(hp_status status) {
+    return status_find(status)->hint;
+}
 
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -64,14 +71,19 @@ hp_status hpi_error_set(const hp_error *error) {
     return error->status;
 }
 
-void hp_last_error_get(hp_error *out_error) { *out_error = last_error; }
+void hp_last_error_get(hp_error *out_error) {
+    *out_error = last_error;
+}
 
 const char *hp_last_error(void) {
     const hp_error *e = &last_error;
     if (e->status == HP_OK)
         return "";
-    snprintf(last_sentence, sizeof last_sentence, "%s: %s (%s at %s:%d; try: %s)", e->call,
-             e->message, hp_status_name(e->status), e->file, (int)e->line, hp_status_hint(e->status));
+    /* a public call is a name that the caller knows; an inner one would only puzzle */
+    const bool is_public = strncmp(e->call, "hp_", 3) == 0;
+    snprintf(last_sentence, sizeof last_sentence, "%s%s%s (%s at %s:%d; try: %s)",
+             is_public ? e->call : "", is_public ? ": " : "", e->message, hp_status_name(e->status),
+             e->file, (int)e->line, hp_status_hint(e->status));
     return last_sentence;
 }
 
