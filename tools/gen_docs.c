@@ -89,11 +89,14 @@ static void print_options(void) {
 }
 
 static void print_events(void) {
-    print_head("Spans of a trace", "src/trace/events.def",
-               "A trace holds spans per rank (process) and stream (thread). Every operation has "
-               "one on its stream, named\nafter its kind (`all_gather`, `allocate`, ...), with "
-               "unit, id, step and bytes; a kind that only orders\nothers has one without length. "
-               "Beside them there are these. Times are of the node's monotonic clock.");
+    print_head(
+        "Spans of a trace", "src/trace/events.def",
+        "A trace holds spans per rank (process) and stream (thread). Every operation has "
+        "one on its stream, named\nafter its kind (`all_gather`, `allocate`, ...), with "
+        "unit, id, step and bytes; a kind that only orders\nothers has one without length. "
+        "The step of an operation, and of the wait for one, counts the lists of\n"
+        "operations that its executor was given, not the user's steps. Beside them there are "
+        "these. Times are of the\nnode's monotonic clock.");
     printf("| name | fields | meaning |\n|---|---|---|\n");
 #define X(name, fields, meaning) printf("| `%s` | %s | %s |\n", #name, fields, meaning);
 #include "../src/trace/events.def"
