@@ -1,19 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * bootstrap.c - from a key-value store to the mapped segments of ranks that are processes.
+ *
+ * Every rank makes its segment and its socket, and says hello in the store: its version, its
+ * options, its machine, the token of its socket, or why it cannot take part. Everybody reads all
+ * hellos and so comes to the same verdict. Then segments are passed round as descriptors, and the
+ * messages that carry them tell which process to watch. That done, the store is not needed any
+ * more.
+ */
 #include "inside.h"
+#include "store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define HELLO_MAGIC UINT64_C(0x6f6c6c6548504848) /* "HHPHello" */
+enum { VERSION_BYTES = 16, BOOT_BYTES = 40, HOST_BYTES = 64, MESSAGE_BYTES = 512 };
+
+typedef struct hello {
+    uint64_t magic;
+    char version[VERSION_BYTES];
+    uint32_t layout_version;
+    int32_t n_ranks;
+    uint64_t heap_size; /* the option */
+    int32_t status;     /* HP_OK, or why this rank cannot take part */
+    int32_t pad;
+    char boot_id[BOOT_BYTES];
+    char host[HOST_BYTES];
+    unsigned char token[HPI_TOKEN_BYTES];
+    char message[MESSAGE_BYTES];
+} hello;
+_Static_assert(sizeof(hello) == 688, "sent between processes");
+_Static_assert(sizeof(hello) <= HPI_STORE_VALUE_BYTES, "fits in a value");
+
+/* ---- saying hello -------------------------------------------------------------------------- */
+
+static void read_boot_id(char *out) {
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!file || !fgets(out, BOOT_BYTES, file))
+        snprintf(out, BOOT_BYTES, "?");
+    out[strcspn(out, "\n")] = '\0';
+    if (file)
+        fclose(file);
+}
+
+static void fill_hello(const hp_world *world, hello *h) {
+    h->magic = HELLO_MAGIC;
+    h->layout_version = HPI_LAYOUT_VERSION;
+    h->n_ranks = world->n_ranks;
+    h->heap_size = world->options.heap_size;
+    snprintf(h->version, sizeof h->version, "%s", hp_version());
+    read_boot_id(h->boot_id);
+    if (gethostname(h->host, sizeof h->host - 1))
+        snprintf(h->host, sizeof h->host, "?");
+}
+
+/* The memfd of the launcher stays open in this process, for a world after this one. */
+static hp_status adopt_segment(const hpi_identity *identity, uint64_t heap_bytes,
+                               hpi_segment *out) {
+    const int fd = fcntl(identity->segment_fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected the launcher's descriptor %d, it was closed before this program "
+                        "started: %s",
+                        identity->segment_fd, strerror(errno));
+    /* programs that this rank starts are not ranks */
+    (void)fcntl(identity->segment_fd, F_SETFD, FD_CLOEXEC);
+    (void)fcntl(identity->store_fd, F_SETFD, FD_CLOEXEC);
+    return hpi_segment_adopt(fd, heap_bytes, identity->rank, out);
+}
+
+/* What this rank can do alone. */
+static hp_status prepare(hp_world *world, const hpi_identity *identity, hello *h) {
+    uint64_t heap_bytes;
+    hpi_segment *own = &world->segments[world->rank];
+    HP_TRY(hpi_share_open(world, h->token));
+    HP_TRY(hpi_heap_bytes(&world->options, world->n_ranks, &heap_bytes));
+    if (identity->origin == HPI_FROM_LAUNCHER)
+        return adopt_segment(identity, heap_bytes, own);
+    return hpi_segment_create(heap_bytes, world->rank, own);
+}
+
+static uint64_t next_generation(const hp_world *world) {
+    const hpi_segment *own = &world->segments[world->rank];
+    return own->base ? 1 + hpi_life_generation(atomic_load_explicit(&hpi_segment_control(own)->life,
+                                                                    memory_order_acquire))
+                     : 1;
+}
+
+static void hello_key(char *key, size_t size, uint64_t generation, int rank) {
+    snprintf(key, size, "hyperparallel/%llu/hello/%d", (unsigned long long)generation, rank);
+}
+
+/* ---- reading everybody's ------------------------------------------------------------------- */
+
+static void append_rank(char *list, size_t size, int rank) {
+    const size_t length = strlen(list);
+    snprintf(list + length, size - length, "%s%d", length ? ", " : "", rank);
+}
+
+/* A rank that does not come costs the timeout once; after it the others are only looked for. */
+static hp_status read_hellos(const hp_store *store, const hp_world *world, uint64_t generation,
+                             hello *all) {
+    char key[HPI_STORE_KEY_BYTES], missing[200] = "";
+    const uint64_t deadline_ns = hpi_now_ns() + world->options.start_timeout_ms * UINT64_C(1000000);
+    int first_missing = -1;
+    for (int i = 0; i < world->n_ranks; i++) {
+        size_t n_bytes = 0;
+        const uint64_t now_ns = hpi_now_ns();
+        const uint64_t left_ms = now_ns < deadline_ns ? (deadline_ns - now_ns) / 1000000 : 0;
+        hello_key(key, sizeof key, generation, i);
+        const hp_status status =
+            store->get(store->context, key, &all[i], sizeof all[i], &n_bytes, hpi_max(left_ms, 1));
+        if (status == HP_ERR_TIMEOUT) {
+            append_rank(missing, sizeof missing, i);
+            first_missing = first_missing < 0 ? i : first_missing;
+            continue;
+        }
+        HP_TRY(status);
+        if (n_bytes != sizeof all[i] || all[i].magic != HELLO_MAGIC)
+            return HPI_FAIL_RANK(
+                HP_ERR_VERSION, i,
+                "expected the hello of rank %d to be of this library (%s), it is of "
+                "another version",
+                i, hp_version());
+        all[i].message[MESSAGE_BYTES - 1] = all[i].version[VERSION_BYTES - 1] = '\0';
+        all[i].host[HOST_BYTES - 1] = all[i].boot_id[BOOT_BYTES - 1] = '\0';
+    }
+    if (first_missing >= 0)
+        return HPI_FAIL_RANK(HP_ERR_TIMEOUT, first_missing,
+                             "expected %d ranks within %llu ms, these did not come: %s",
+                             world->n_ranks, (unsigned long long)world->options.start_timeout_ms,
+                             missing);
+    return HP_OK;
+}
+
+static hp_status compare_hello(const hello *first, const hello *h, int rank) {
+    if (h->layout_version != first->layout_version || strcmp(h->version, first->version))
+        return HPI_FAIL_RANK(
+            HP_ERR_VERSION, rank,
+            "expected one library on all ranks, rank %d has %s (layout %u) and rank "
+            "0 has %s (layout %u)",
+            rank, h->version, h->layout_version, first->version, first->layout_version);
+    if (h->n_ranks != first->n_ranks)
+        return HPI_FAIL_RANK(HP_ERR_MISMATCH, rank,
+                             "expected one number of ranks, rank %d says %d and rank 0 says %d",
+                             rank, h->n_ranks, first->n_ranks);
+    if (h->heap_size != first->heap_size)
+        return HPI_FAIL_RANK(
+            HP_ERR_MISMATCH, rank,
+            "expected one SYMMETRIC_MEMORY_HEAP_SIZE, rank %d says %llu and rank 0 "
+            "says %llu",
+            rank, (unsigned long long)h->heap_size, (unsigned long long)first->heap_size);
+    return HP_OK;
+}
+
+static hp_status check_machines(const hello *all, int n_ranks) {
+    char others[200] = "";
+    int first = -1;
+    for (int i = 0; i < n_ranks; i++) {
+        if (!strcmp(all[i].boot_id, all[0].boot_id))
+            continue;
+        append_rank(others, sizeof others, i);
+        first = first < 0 ? i : first;
+    }
+    if (first >= 0)
+        return HPI_FAIL_RANK(
+            HP_ERR_UNSUPPORTED, first,
+            "expected all ranks on the machine of rank 0 (%s), these are on others: "
+            "%s (rank %d on %s)",
+            all[0].host, others, first, all[first].host);
+    return HP_OK;
+}
+
+static hp_status check_hellos(const hello *all, const hp_world *world) {
+    for (int i = 0; i < world->n_ranks; i++)
+        if (all[i].status && i != world->rank)
+            return HPI_FAIL_RANK((hp_status)all[i].status, i, "rank %d cannot take part: %s", i,
+                                 all[i].message);
+    for (int i = 1; i < world->n_ranks; i++)
+        HP_TRY(compare_hello(&all[0], &all[i], i));
+    return check_machines(all, world->n_ranks);
+}
+
+/* ---- passing segments round ----------------------------------------------------------------- */
+
+static hp_status map_peer(hp_world *world, int rank) {
+    int fd;
+    HP_TRY(hpi_share_receive(world, rank, 0, &fd));
+    const hp_status status = hpi_segment_map(fd, rank, &world->segments[rank]);
+    close(fd);
+    HP_TRY(status);
+    const int pidfd = hpi_share_pidfd(world, rank);
+    if (pidfd < 0)
+        return HPI_FAIL_RANK(HP_ERR_SYSTEM, rank,
+                             "expected to watch the process of rank %d, pidfd_open gave none",
+                             rank);
+    return hpi_liveness_watch(world, rank, pidfd);
+}
+
+static hp_status pass_segments(hp_world *world, const hello *all) {
+    for (int i = 0; i < world->n_ranks; i++)
+        hpi_share_peer(world, i, all[i].token);
+    /* each begins behind itself, so that not everybody sends to rank 0 at once */
+    for (int k = 1; k < world->n_ranks; k++)
+        HP_TRY(hpi_share_send(world, (world->rank + k) % world->n_ranks, 0,
+                              world->segments[world->rank].fd));
+    for (int i = 0; i < world->n_ranks; i++)
+        if (i != world->rank)
+            HP_TRY(map_peer(world, i));
+    return HP_OK;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
+
+/* The store to start up over; `close` of the caller's own is called by hp_world_destroy alone. */
+static hp_status open_store(hp_world *world, const hpi_identity *identity, hp_store *out) {
+    if (identity->origin == HPI_FROM_LAUNCHER)
+        return hpi_store_client(identity->store_fd, "hprun", false, out);
+    if (identity->origin == HPI_FROM_ENVIRONMENT)
+        return hpi_store_tcp(&world->options, world->rank, world->n_ranks, out);
+    *out = world->store;
+    out->close = NULL;
+    return HP_OK;
+}
+
+static hp_status meet_ranks(hp_world *world, const hpi_identity *identity, const hp_store *store,
+                            hello *all) {
+    char key[HPI_STORE_KEY_BYTES];
+    hello *own = &all[world->rank];
+    hp_error record;
+    fill_hello(world, own);
+    const hp_status mine = prepare(world, identity, own);
+    hp_last_error_get(&record);
+    own->status = mine;
+    if (mine)
+        snprintf(own->message, sizeof own->message, "%s", record.message);
+    const uint64_t generation = next_generation(world);
+    hello_key(key, sizeof key, generation, world->rank);
+    HP_TRY(store->set(store->context, key, own, sizeof *own));
+    if (mine)
+        return hpi_error_set(&record);
+    HP_TRY(read_hellos(store, world, generation, all));
+    HP_TRY(check_hellos(all, world));
+    return pass_segments(world, all);
+}
+
 hp_status hpi_bootstrap(hp_world *world, const hpi_identity *identity) {
-    return HPI_FAIL(HP_ERR_UNSUPPORTED, "rank %d of %d: processes come with the next commit",
-                    world->rank, identity->n_ranks);
+    hp_store store;
+    const size_t n = (size_t)world->n_ranks;
+    world->segments = hpi_alloc(n, sizeof *world->segments);
+    hello *all = hpi_alloc(n, sizeof *all);
+    hp_status status = world->segments && all ? HP_OK : HP_ERR_MEMORY;
+    for (int i = 0; i < world->n_ranks && !status; i++)
+        world->segments[i] = HPI_SEGMENT_NONE;
+    if (!status)
+        status = open_store(world, identity, &store);
+    if (!status) {
+        status = meet_ranks(world, identity, &store, all);
+        hp_error record;
+        hp_last_error_get(&record);
+        if (store.close)
+            store.close(store.context);
+        (void)hpi_error_set(&record);
+    }
+    if (!status && identity->origin == HPI_FROM_LAUNCHER)
+        status = hpi_liveness_watch_launcher(world, identity->store_fd);
+    hpi_free(all);
+    return status;
 }
+
 void hpi_bootstrap_close(hp_world *world) {
+    hpi_share_close(world);
+    for (int i = 0; world->segments && i < world->n_ranks; i++)
+        hpi_segment_close(&world->segments[i]);
     hpi_free(world->segments);
-}
-uint64_t hpi_share_key(hp_world *world) {
-    return world->hub ? 0 : 1;
-}
-hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
-    return HPI_FAIL(HP_ERR_UNSUPPORTED, "%d %d %d %llu", world->rank, to, fd,
-                    (unsigned long long)key);
-}
-hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, int *out_fd) {
-    return HPI_FAIL(HP_ERR_UNSUPPORTED, "%d %d %p %llu", world->rank, from, (void *)out_fd,
-                    (unsigned long long)key);
 }

@@ -57,6 +57,7 @@ typedef struct hpi_control {
     _Alignas(128) _Atomic uint64_t life;
     _Alignas(128) _Atomic uint32_t bump; /* the futex word that this rank's threads sleep on */
     _Atomic uint32_t sleepers;           /* threads that sleep, or are about to */
+    _Atomic uint64_t blamed;             /* 1 + the world rank whose end failed a wait; 0 none */
     hpi_note notes[HPI_N_NOTES];
     hpi_note failure; /* the last wait that failed */
     _Alignas(128) _Atomic uint64_t doing[HPI_DOING_WORDS]; /* text, when no thread waits */
@@ -92,6 +93,7 @@ _Static_assert(sizeof(hpi_note) == 128, "shared between processes");
 _Static_assert(offsetof(hpi_control, life) == 128, "shared between processes");
 _Static_assert(offsetof(hpi_control, bump) == 256, "shared between processes");
 _Static_assert(offsetof(hpi_control, sleepers) == 260, "shared between processes");
+_Static_assert(offsetof(hpi_control, blamed) == 264, "shared between processes");
 _Static_assert(offsetof(hpi_control, notes) == 384, "shared between processes");
 _Static_assert(offsetof(hpi_control, failure) == 1408, "shared between processes");
 _Static_assert(offsetof(hpi_control, doing) == 1536, "shared between processes");
@@ -112,8 +114,8 @@ hpi_note *hpi_note_take(hpi_control *control);
 void hpi_note_write(hpi_note *note, const hpi_reason *reason, int world_rank, uint64_t since_ns);
 void hpi_note_free(hpi_note *note);
 /* What the rank of this control block is doing, in words: "waiting for rank 1 (world rank 5) in
- * all_gather #17 of shard[4..7] since 120 ms", else what it says that it does. */
-void hpi_control_describe(const hpi_control *control, char *out_text, size_t size);
+ * all_gather #17 of shard[4..7] for 120 ms" (true), else what it says that it does (false). */
+bool hpi_control_describe(const hpi_control *control, char *out_text, size_t size);
 /* The same of its last failed wait; false when none has failed. */
 bool hpi_control_describe_failure(const hpi_control *control, char *out_text, size_t size);
 

@@ -22,7 +22,8 @@ typedef struct hpi_segment {
 
 /* A new memfd with room for heap_bytes, sealed against resizing, control block in place. */
 hp_status hpi_segment_create(uint64_t heap_bytes, int world_rank, hpi_segment *out_segment);
-/* The same in a memfd that a launcher made; it may have served an earlier world. Owns fd. */
+/* The same in a memfd that a launcher made; it may have served an earlier world. Takes fd over, also
+ * when it fails. */
 hp_status hpi_segment_adopt(int fd, uint64_t heap_bytes, int world_rank, hpi_segment *out_segment);
 /* Map what a peer passed. Keeps no descriptor. */
 hp_status hpi_segment_map(int fd, int world_rank, hpi_segment *out_segment);
@@ -106,16 +107,18 @@ hp_status hpi_liveness_watch_launcher(hp_world *world, int fd);
 /* Look for processes that ended. A system call; waits make it once a slice. */
 void hpi_liveness_poll(hp_world *world);
 bool hpi_liveness_is_dead(const hp_world *world, int world_rank);
+/* Whose death a dead rank died of: a rank that gives up because of another says so. */
+int hpi_liveness_origin(const hp_world *world, int world_rank);
 bool hpi_liveness_has_left(const hp_world *world, int world_rank);
 
 /* ---- share.c: passing descriptors between processes of a node ------------------------------- */
 
-enum { HPI_TOKEN_BYTES = 16 };
+enum { HPI_TOKEN_BYTES = 24 };
 /* A socket that only holders of `out_token` (random) are heard on. */
 hp_status hpi_share_open(hp_world *world, unsigned char *out_token);
 void hpi_share_close(hp_world *world);
-/* Tokens of all ranks, [n_ranks][HPI_TOKEN_BYTES], before the first send. */
-hp_status hpi_share_peers(hp_world *world, const unsigned char *tokens);
+/* The token of another rank, before the first send to it. */
+void hpi_share_peer(hp_world *world, int world_rank, const unsigned char *token);
 /* A number that tells this rank's sends apart; 0 among threads. */
 uint64_t hpi_share_key(hp_world *world);
 hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd);

@@ -1,4 +1,237 @@
-#include "inside.h"
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * launch.c - watching over the ranks of a job on this machine: hp_launch, which hprun is made of.
+ *
+ * One loop serves the start-up store, passes signals on and notices the end of a rank. The first
+ * rank that fails decides: it is named at once, the others get a moment to notice by themselves,
+ * what they waited for is reported, and those still there are asked to end, then killed. Ranks are
+ * reaped at the very end, so no signal can reach a stranger that got a rank's number.
+ */
+#include "launch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MS UINT64_C(1000000)
+/* Waits look for dead peers every 50 ms; survivors that fail by themselves do it in this time. */
+enum { MOMENT_MS = 250, LOOK_MS = 10, IDLE_MS = 60000, EXIT_LATE = 124 };
+
+typedef enum launch_phase {
+    RUNNING, /* no rank has failed */
+    MOMENT,  /* one has, and the others may still say why they cannot go on */
+    ENDING,  /* the others were asked to end */
+    KILLED
+} launch_phase;
+
+typedef struct launch_loop {
+    hpi_launcher *l;
+    launch_phase phase;
+    uint64_t phase_end_ns, deadline_ns;
+    struct pollfd *polls; /* signals, then the ranks' ends, then the store's connections */
+} launch_loop;
+
+static int n_running(const hpi_launcher *l) {
+    int n = 0;
+    for (int i = 0; i < l->n_ranks; i++)
+        n += !l->children[i].has_ended;
+    return n;
+}
+
+static void signal_all(hpi_launcher *l, int signal) {
+    for (int i = 0; i < l->n_ranks; i++)
+        hpi_child_signal(&l->children[i], signal);
+}
+
+static void enter(launch_loop *loop, launch_phase phase, uint64_t ms) {
+    loop->phase = phase;
+    loop->phase_end_ns = hpi_now_ns() + ms * MS;
+}
+
+/* ---- what happens --------------------------------------------------------------------------- */
+
+static void pass_signals_on(hpi_launcher *l) {
+    struct signalfd_siginfo info;
+    while (read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+        for (int i = 0; i < l->n_ranks; i++) {
+            const hpi_child *c = &l->children[i];
+            /* a key of the terminal has already reached whoever is in our process group */
+            const bool has_it = info.ssi_code == SI_KERNEL && !c->has_own_group;
+            if (!c->has_ended && !has_it)
+                hpi_child_signal(c, (int)info.ssi_signo);
+        }
+}
+
+/* Note how a rank ended. It stays a zombie, and keeps its number, until the job is over. */
+static void note_end(hpi_launcher *l, int rank) {
+    hpi_child *c = &l->children[rank];
+    siginfo_t info = {0};
+    if (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOWAIT | WNOHANG) || info.si_pid != c->pid)
+        return;
+    c->has_ended = true;
+    c->code = info.si_code;
+    c->value = info.si_status;
+}
+
+/* Of ranks that ended together a killed one comes before one that returned a status: it is more
+ * likely the cause. */
+static void choose_first(hpi_launcher *l) {
+    for (int i = 0; i < l->n_ranks; i++) {
+        const hpi_child *c = &l->children[i];
+        if (!c->has_ended || !hpi_child_exit(c))
+            continue;
+        if (l->first < 0 || (c->code != CLD_EXITED && l->children[l->first].code == CLD_EXITED))
+            l->first = i;
+    }
+}
+
+static void advance(launch_loop *loop) {
+    hpi_launcher *l = loop->l;
+    const bool is_over = hpi_now_ns() >= loop->phase_end_ns;
+    if (loop->phase == RUNNING) {
+        choose_first(l);
+        if (l->first >= 0) {
+            hpi_report_first(l);
+            enter(loop, MOMENT, MOMENT_MS);
+        } else if (hpi_now_ns() >= loop->deadline_ns) {
+            l->is_late = true;
+            hpi_report_look(l);
+            hpi_report_late(l);
+            signal_all(l, SIGTERM);
+            enter(loop, ENDING, l->config->grace_ms);
+        }
+    }
+    if (loop->phase == MOMENT) {
+        hpi_report_look(l);
+        if (is_over || !n_running(l)) {
+            hpi_report_others(l);
+            signal_all(l, SIGTERM);
+            enter(loop, ENDING, l->config->grace_ms);
+        }
+    } else if (loop->phase == ENDING && (is_over || !n_running(l))) {
+        signal_all(l, SIGKILL);
+        enter(loop, KILLED, IDLE_MS);
+    }
+}
+
+static int poll_ms(const launch_loop *loop) {
+    const uint64_t now_ns = hpi_now_ns();
+    uint64_t until_ns = loop->phase == RUNNING ? loop->deadline_ns : loop->phase_end_ns;
+    if (loop->phase == MOMENT)
+        until_ns = hpi_min(until_ns, now_ns + LOOK_MS * MS);
+    return (int)hpi_min(until_ns > now_ns ? (until_ns - now_ns) / MS + 1 : 0, IDLE_MS);
+}
+
+static void turn(launch_loop *loop) {
+    hpi_launcher *l = loop->l;
+    const int n_connections = hpi_store_server_count(l->server);
+    struct pollfd *ends = loop->polls + 1, *connections = ends + l->n_ranks;
+    loop->polls[0] = (struct pollfd){.fd = l->signal_fd, .events = POLLIN};
+    for (int i = 0; i < l->n_ranks; i++) {
+        const hpi_child *c = &l->children[i];
+        ends[i] = (struct pollfd){.fd = c->has_ended ? -1 : c->pidfd, .events = POLLIN};
+    }
+    for (int i = 0; i < n_connections; i++)
+        connections[i] = (struct pollfd){.fd = hpi_store_server_fd(l->server, i), .events = POLLIN};
+    if (poll(loop->polls, (nfds_t)(1 + l->n_ranks + n_connections), poll_ms(loop)) > 0) {
+        pass_signals_on(l);
+        for (int i = 0; i < l->n_ranks; i++)
+            if (ends[i].revents)
+                note_end(l, i);
+        for (int i = 0; i < n_connections; i++)
+            if (connections[i].revents)
+                hpi_store_server_read(l->server, i);
+    }
+    advance(loop);
+}
+
+static void watch(launch_loop *loop) {
+    while (n_running(loop->l) || loop->phase == MOMENT || loop->phase == ENDING)
+        turn(loop);
+}
+
+/* ---- begin and end -------------------------------------------------------------------------- */
+
+static hp_status block_signals(hpi_launcher *l) {
+    static const int signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
+    sigemptyset(&l->passed_on);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        sigaddset(&l->passed_on, signals[i]);
+    pthread_sigmask(SIG_BLOCK, &l->passed_on, &l->old_mask);
+    l->signal_fd = signalfd(-1, &l->passed_on, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (l->signal_fd < 0)
+        return HPI_FAIL(HP_ERR_SYSTEM, "expected a signalfd: %s", strerror(errno));
+    return HP_OK;
+}
+
+static void launcher_close(hpi_launcher *l) {
+    for (int i = 0; l->children && i < l->n_ranks; i++) {
+        const hpi_child *c = &l->children[i];
+        const int fds[] = {c->pidfd, c->server_fd, c->store_fd, c->segment_fd};
+        if (c->pid > 0)
+            waitpid(c->pid, NULL, 0);
+        for (size_t k = 0; k < sizeof fds / sizeof *fds; k++)
+            if (fds[k] >= 0)
+                close(fds[k]);
+        if (c->control)
+            munmap(c->control, HPI_PAGE_BYTES);
+    }
+    hpi_store_server_destroy(l->server);
+    if (l->signal_fd >= 0)
+        close(l->signal_fd);
+    pthread_sigmask(SIG_SETMASK, &l->old_mask, NULL);
+    hpi_free(l->children);
+}
+
+static hp_status launcher_open(hpi_launcher *l) {
+    HP_TRY(block_signals(l));
+    l->n_oom_kills = hpi_oom_kills();
+    l->children = hpi_alloc((size_t)l->n_ranks, sizeof *l->children);
+    if (!l->children)
+        return HP_ERR_MEMORY;
+    for (int i = 0; i < l->n_ranks; i++)
+        l->children[i] =
+            (hpi_child){.pidfd = -1, .server_fd = -1, .store_fd = -1, .segment_fd = -1};
+    HP_TRY(hpi_store_server_create(l->n_ranks, &l->server));
+    return hpi_spawn(l);
+}
+
+static int exit_status(const hpi_launcher *l) {
+    if (l->first >= 0)
+        return hpi_child_exit(&l->children[l->first]);
+    return l->is_late ? EXIT_LATE : 0;
+}
+
 hp_status hp_launch(const hp_launch_config *config, int *out_exit) {
-    return HPI_FAIL(HP_ERR_UNSUPPORTED, "%p %p: processes come with the next commit", (const void *)config, (void *)out_exit);
+    if (!config || !out_exit || config->size != sizeof *config)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a config made with HP_LAUNCH_CONFIG_INIT and a "
+                                         "place for the exit status");
+    if (config->n_ranks < 1 || config->n_ranks > HPI_MAX_LOCAL)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected 1 to %d ranks, given %d", HPI_MAX_LOCAL,
+                        config->n_ranks);
+    if (config->argv ? !config->argv[0] : !config->body)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a program or a body, given neither");
+    hpi_launcher l = {.config = config, .n_ranks = config->n_ranks, .signal_fd = -1, .first = -1};
+    launch_loop loop = {.l = &l, .phase_end_ns = UINT64_MAX, .deadline_ns = UINT64_MAX};
+    hp_status status = launcher_open(&l);
+    if (!status) {
+        loop.polls = hpi_alloc(1 + 3 * (size_t)l.n_ranks + 16, sizeof *loop.polls);
+        status = loop.polls ? HP_OK : HP_ERR_MEMORY;
+        if (config->deadline_ms)
+            loop.deadline_ns = hpi_now_ns() + config->deadline_ms * MS;
+        if (status)
+            signal_all(&l, SIGKILL);
+        else
+            watch(&loop);
+    }
+    const int code = exit_status(&l);
+    launcher_close(&l);
+    hpi_free(loop.polls);
+    if (!status)
+        *out_exit = code;
+    return status;
 }

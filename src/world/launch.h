@@ -1,17 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * world/launch.h - what a launcher and its ranks agree on.
+ * world/launch.h - what a launcher and its ranks agree on, and the launcher's record of a rank.
  *
  * A rank inherits two descriptors: its socket to the launcher's store, and the memfd that becomes
- * its segment. The launcher made the memfd with one page and maps that page, the control block; the
+ * its segment. The launcher makes the memfd with one page and maps that page, the control block; the
  * rank gives it its size. So the launcher can read what a rank was doing after it was killed.
  */
 #ifndef HPI_LAUNCH_H
 #define HPI_LAUNCH_H
 
 #include "control.h"
+#include "store.h"
+#include <signal.h>
+#include <sys/types.h>
 
 #define HPI_LAUNCHER_ENVIRONMENT "HYPER_PARALLEL_LAUNCHER"
 #define HPI_LAUNCHER_FORMAT "layout=%d,store=%d,segment=%d"
+
+typedef struct hpi_child {
+    pid_t pid; /* 0: not started */
+    int pidfd;
+    bool has_own_group; /* a process group of its own: what it starts can be ended with it */
+    bool has_ended;
+    bool was_waiting;  /* `doing` holds a wait */
+    int code, value;   /* si_code and si_status of waitid */
+    int server_fd;     /* this side of its store socket, until the server takes it */
+    int store_fd, segment_fd; /* the rank's side */
+    hpi_control *control;
+    char doing[256];
+} hpi_child;
+
+typedef struct hpi_launcher {
+    const hp_launch_config *config;
+    int n_ranks;
+    hpi_child *children; /* [n_ranks] */
+    hpi_store_server *server;
+    int signal_fd;
+    sigset_t passed_on, old_mask;
+    uint64_t n_oom_kills; /* before the start */
+    int first;            /* the rank that failed first; -1: none */
+    bool is_late;
+} hpi_launcher;
+
+/* spawn.c: from a config to running children, or nothing. */
+hp_status hpi_spawn(hpi_launcher *launcher);
+/* Send a signal to a rank and to what it started. */
+void hpi_child_signal(const hpi_child *child, int signal);
+
+/* report.c: lines for config->say. */
+void hpi_report_first(const hpi_launcher *launcher);
+void hpi_report_others(hpi_launcher *launcher);
+void hpi_report_late(hpi_launcher *launcher);
+/* Look at what the ranks are doing, and keep it where they wait. */
+void hpi_report_look(hpi_launcher *launcher);
+/* The exit status of a rank as a shell says it. */
+int hpi_child_exit(const hpi_child *child);
+uint64_t hpi_oom_kills(void);
 
 #endif

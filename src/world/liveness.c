@@ -98,6 +98,20 @@ bool hpi_liveness_is_dead(const hp_world *world, int world_rank) {
     return is_gone && !hpi_liveness_has_left(world, world_rank);
 }
 
+int hpi_liveness_origin(const hp_world *world, int world_rank) {
+    /* each step goes to another rank that is dead; two may blame each other only by mistake */
+    for (int n = 0; n < world->n_ranks; n++) {
+        const uint64_t blamed = atomic_load_explicit(&hpi_world_control(world, world_rank)->blamed,
+                                                     memory_order_acquire);
+        const int next = (int)blamed - 1;
+        if (next < 0 || next >= world->n_ranks || next == world->rank ||
+            !hpi_liveness_is_dead(world, next))
+            break;
+        world_rank = next;
+    }
+    return world_rank;
+}
+
 hp_status hp_world_check(hp_world *world) {
     if (!world)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a world, given NULL");

@@ -83,7 +83,7 @@ static bool note_describe(const hpi_note *note, char *text, size_t size) {
     return true;
 }
 
-void hpi_control_describe(const hpi_control *control, char *out_text, size_t size) {
+bool hpi_control_describe(const hpi_control *control, char *out_text, size_t size) {
     char doing[HPI_DOING_WORDS * 8];
     size_t length = 0;
     for (int i = 0; i < HPI_N_NOTES && length + 8 < size; i++) {
@@ -93,9 +93,10 @@ void hpi_control_describe(const hpi_control *control, char *out_text, size_t siz
                 (size_t)snprintf(out_text + length, size - length, "%s%s", length ? "; " : "", one);
     }
     if (length)
-        return;
+        return true;
     hpi_text_read(control->doing, HPI_DOING_WORDS, doing);
     snprintf(out_text, size, "%s", *doing ? doing : "not in the job yet");
+    return false;
 }
 
 bool hpi_control_describe_failure(const hpi_control *control, char *out_text, size_t size) {

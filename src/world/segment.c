@@ -103,11 +103,11 @@ hp_status hpi_segment_adopt(int fd, uint64_t heap_bytes, int world_rank, hpi_seg
     const int seals = fcntl(fd, F_GET_SEALS);
     hpi_segment segment = {.fd = fd};
     hp_status status = HP_OK;
-    if (seals < 0 || fstat(fd, &info))
-        return HPI_FAIL(HP_ERR_STATE, "expected the launcher's shared segment in descriptor %d: %s",
-                        fd, strerror(errno));
+    if (seals < 0)
+        status = HPI_FAIL(HP_ERR_STATE, "expected a shared segment in descriptor %d: %s", fd,
+                          strerror(errno));
     /* a sealed one served an earlier world of this rank */
-    if (!(seals & F_SEAL_GROW))
+    else if (!(seals & F_SEAL_GROW))
         status = memfd_size(fd, HPI_HEAP_OFFSET + heap_bytes);
     if (!status && fstat(fd, &info))
         status = HPI_FAIL(HP_ERR_SYSTEM, "expected the size of a segment: %s", strerror(errno));

@@ -126,6 +126,8 @@ static hp_status fail_peer(const wait_state *w, int culprit, const char *how) {
     char waited[200], doing[256];
     wait_text(w, waited, sizeof waited);
     hpi_control_describe(hpi_world_control(w->world, culprit), doing, sizeof doing);
+    atomic_store_explicit(&hpi_world_control(w->world, w->world->rank)->blamed,
+                          1 + (uint64_t)culprit, memory_order_release);
     return HPI_FAIL_RANK(HP_ERR_PEER, culprit, "rank %d %s: %s; rank %d was last seen %s", culprit,
                          how, waited, culprit, doing);
 }
@@ -160,7 +162,7 @@ static int find_culprit(const wait_state *w, const char **out_how) {
             continue;
         *out_how = "died";
         if (hpi_liveness_is_dead(w->world, rank))
-            return rank;
+            return hpi_liveness_origin(w->world, rank);
         n_others++;
         if (!hpi_liveness_has_left(w->world, rank))
             continue;

@@ -74,6 +74,7 @@ static hp_status create_world_group(hp_world *world) {
 /* From mapped segments to a world in which everybody is. */
 static hp_status meet(hp_world *world) {
     HP_TRY(take_generation(world));
+    atomic_store_explicit(&hpi_world_control(world, world->rank)->blamed, 0, memory_order_release);
     hpi_world_doing(world, "joining the job");
     if (world->options.heap_size)
         HP_TRY(hpi_world_check_memory(world, world->options.heap_size * (uint64_t)world->n_ranks,

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hprun.c - start the ranks of a job on this machine and watch over them.
+ *
+ * The command line around hp_launch, which does everything; what it says goes to standard error.
+ */
+#include <hyperparallel/base.h>
+#include <hyperparallel/world.h>
+
+#include <argp.h>
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXIT_USAGE = 64, EXIT_NOT_STARTED = 126, EXIT_NOT_FOUND = 127 };
+
+static const char doc[] =
+    "Start N copies of PROG on this machine as the ranks of one job, and watch over them.\v"
+    "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT "
+    "in "
+    "its environment, as under torchrun. Rank 0 reads this command's standard input, the others "
+    "/dev/null. SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP are passed on to the ranks.\n\n"
+    "When a rank is killed or ends with a status other than 0, hprun says which and how, what "
+    "every "
+    "other rank was waiting for, and ends the others: SIGTERM, then SIGKILL. The ranks also die "
+    "with hprun.\n\n"
+    "Exit status: 0 when every rank ended with 0; else that of the first rank that failed, 128 + N "
+    "when signal N killed it; 124 when the deadline passed; 127 when there is no such program, 126 "
+    "when the ranks could not be started, 64 for a wrong command line.\n\n"
+    "Examples:\n"
+    "  hprun -n 8 ./train --steps 100\n"
+    "  hprun -n 2 --deadline 60 python3 train.py\n";
+
+static const struct argp_option options[] = {
+    {"ranks", 'n', "N", 0, "How many ranks (default: the cores that this process may use)", 0},
+    {"deadline", 'd', "SECONDS", 0, "End the job after this time (default: never)", 0},
+    {"grace", 'g', "SECONDS", 0,
+     "Between asking the other ranks to end and killing them (default: 0.3)", 0},
+    {0, 0, 0, 0, 0, 0}};
+
+static uint64_t parse_ms(struct argp_state *state, const char *name, const char *text) {
+    char *end;
+    const double seconds = strtod(text, &end);
+    if (end == text || *end || !(seconds >= 0 && seconds <= 1e9))
+        argp_error(state, "expected --%s to be seconds from 0 to 1e9, given \"%s\"", name, text);
+    return (uint64_t)ceil(seconds * 1e3);
+}
+
+static int parse_ranks(struct argp_state *state, const char *text) {
+    char *end;
+    errno = 0;
+    const long n = strtol(text, &end, 10);
+    if (errno || end == text || *end || n < 1 || n > 1024)
+        argp_error(state, "expected -n to be a number from 1 to 1024, given \"%s\"", text);
+    return (int)n;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    hp_launch_config *config = state->input;
+    switch (key) {
+    case 'n':
+        config->n_ranks = parse_ranks(state, text);
+        return 0;
+    case 'd':
+        config->deadline_ms = parse_ms(state, "deadline", text);
+        return 0;
+    case 'g':
+        config->grace_ms = parse_ms(state, "grace", text);
+        return 0;
+    case ARGP_KEY_ARG: /* the program; everything behind it is the program's */
+        config->argv = &state->argv[state->next - 1];
+        state->next = state->argc;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "expected a program to start");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void print_version(FILE *stream, struct argp_state *state) {
+    (void)state;
+    fprintf(stream, "hprun (HyperParallel in C) %s\n", hp_version());
+}
+
+static void say(void *context, const char *line) {
+    (void)context;
+    fprintf(stderr, "hprun: %s\n", line);
+}
+
+static int n_cores(void) {
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) ? 1 : CPU_COUNT(&allowed);
+}
+
+int main(int argc, char **argv) {
+    const struct argp parser = {options, parse, "PROG [ARGUMENT...]", doc, NULL, NULL, NULL};
+    hp_launch_config config = HP_LAUNCH_CONFIG_INIT;
+    hp_error error;
+    int status = 0;
+    config.n_ranks = n_cores();
+    config.say = say;
+    argp_program_version_hook = print_version;
+    argp_err_exit_status = EXIT_USAGE;
+    argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &config);
+    if (!hp_launch(&config, &status))
+        return status;
+    hp_last_error_get(&error);
+    fprintf(stderr, "hprun: %s\n", hp_last_error());
+    return error.status == HP_ERR_ARGUMENT ? EXIT_NOT_FOUND : EXIT_NOT_STARTED;
+}

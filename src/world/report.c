@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * report.c - what a launcher says when a job ends badly: who, how, and who waited for whom.
+ *
+ * The waits are read from the control blocks, which live on when their rank is dead. A wait that
+ * the death of a peer ends lasts a fraction of a second, so the launcher looks again and again
+ * during the moment that it leaves to the survivors, and the first wait that it sees is kept.
+ */
+#include "launch.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+static void say(const hpi_launcher *l, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void say(const hpi_launcher *l, const char *format, ...) {
+    char line[512];
+    va_list arguments;
+    if (!l->config->say)
+        return;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    l->config->say(l->config->say_context, line);
+}
+
+int hpi_child_exit(const hpi_child *child) {
+    return child->code == CLD_EXITED ? child->value : 128 + child->value;
+}
+
+uint64_t hpi_oom_kills(void) {
+    FILE *file = fopen("/proc/vmstat", "re");
+    char line[128];
+    uint64_t n = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, "oom_kill ", 9))
+            n = strtoull(line + 9, NULL, 10);
+    if (file)
+        fclose(file);
+    return n;
+}
+
+/* "was killed by SIGKILL (out of memory ...)", "ended with status 3" */
+static void how_it_ended(const hpi_launcher *l, const hpi_child *c, char *text, size_t size) {
+    if (c->code == CLD_EXITED) {
+        snprintf(text, size, "ended with status %d", c->value);
+        return;
+    }
+    const char *name = sigabbrev_np(c->value);
+    const bool is_oom = c->value == SIGKILL && hpi_oom_kills() > l->n_oom_kills;
+    snprintf(text, size, "was killed by SIG%s%s", name ? name : "?",
+             is_oom ? " (out of memory: the kernel's count of such kills rose)" : "");
+}
+
+void hpi_report_look(hpi_launcher *l) {
+    for (int i = 0; i < l->n_ranks; i++) {
+        hpi_child *c = &l->children[i];
+        if (!c->was_waiting)
+            c->was_waiting = hpi_control_describe(c->control, c->doing, sizeof c->doing);
+    }
+}
+
+void hpi_report_first(const hpi_launcher *l) {
+    char how[128];
+    const hpi_child *c = &l->children[l->first];
+    how_it_ended(l, c, how, sizeof how);
+    say(l, "rank %d (pid %d) %s", l->first, (int)c->pid, how);
+}
+
+static void report_rank(hpi_launcher *l, int rank) {
+    char how[160] = "";
+    hpi_child *c = &l->children[rank];
+    if (!c->was_waiting && c->has_ended && c->value)
+        c->was_waiting = hpi_control_describe_failure(c->control, c->doing, sizeof c->doing);
+    if (c->has_ended) {
+        char end[128];
+        how_it_ended(l, c, end, sizeof end);
+        snprintf(how, sizeof how, "; it %s", end);
+    }
+    say(l, "rank %d was %s%s", rank, c->doing, how);
+}
+
+void hpi_report_others(hpi_launcher *l) {
+    for (int i = 0; i < l->n_ranks; i++)
+        if (i != l->first)
+            report_rank(l, i);
+}
+
+void hpi_report_late(hpi_launcher *l) {
+    say(l, "the job did not end within its deadline of %llu ms",
+        (unsigned long long)l->config->deadline_ms);
+    for (int i = 0; i < l->n_ranks; i++)
+        report_rank(l, i);
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * share.c - passing descriptors between the processes of a node.
+ *
+ * Each rank has a datagram socket with an abstract name: nothing lies in the file system, and it is
+ * gone with its process. Anybody on the machine can send to it, so a message counts only when the
+ * kernel says that it comes from our user and it holds the rank's secret, which only the start-up
+ * store has told to the others. A sender that finds a full queue empties its own meanwhile, so
+ * ranks that send to each other cannot block each other. What arrives for another receive is kept.
+ * Source: unix(7), SCM_RIGHTS, SCM_CREDENTIALS; SO_PASSPIDFD of Linux 6.5.
+ */
+#include "inside.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Newer than Debian 12's headers. */
+#ifndef SO_PASSPIDFD
+#define SO_PASSPIDFD 76
+#endif
+#ifndef SCM_PIDFD
+#define SCM_PIDFD 4
+#endif
+
+#define SHARE_MAGIC UINT64_C(0x6572616873504848) /* "HHPshare" */
+enum { NAME_BYTES = 8, SECRET_BYTES = HPI_TOKEN_BYTES - NAME_BYTES };
+enum { RECEIVE_LOOK_MS = 20, SEND_LOOK_MS = 1 }; /* a queue has room again soon */
+
+typedef struct share_message {
+    uint64_t magic;
+    unsigned char secret[SECRET_BYTES]; /* of the receiver */
+    uint64_t key;
+    int64_t from;
+} share_message;
+
+typedef struct share_parcel {
+    struct share_parcel *next;
+    int from, fd;
+    uint64_t key;
+} share_parcel;
+
+struct hpi_share {
+    int fd;
+    unsigned char token[HPI_TOKEN_BYTES];
+    unsigned char *peers; /* [n_ranks][HPI_TOKEN_BYTES] */
+    int *pidfds;          /* [n_ranks] of the processes that were heard; -1 none */
+    pthread_mutex_t lock; /* parcels, pidfds */
+    share_parcel *parcels;
+    _Atomic uint64_t n_keys;
+};
+
+/* A token is the socket's name, which everybody can see, and the secret. */
+static socklen_t address_of(const unsigned char *token, struct sockaddr_un *out) {
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "hyperparallel-");
+    for (int i = 0; i < NAME_BYTES; i++)
+        length += snprintf(out->sun_path + 1 + length, sizeof out->sun_path - 1 - (size_t)length,
+                           "%02x", token[i]);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+static hp_status socket_open(hpi_share *s) {
+    struct sockaddr_un address;
+    const int on = 1;
+    if (getrandom(s->token, sizeof s->token, 0) != (ssize_t)sizeof s->token)
+        return HPI_FAIL(HP_ERR_SYSTEM, "expected random bytes, getrandom: %s", strerror(errno));
+    s->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const socklen_t length = address_of(s->token, &address);
+    if (s->fd < 0 || setsockopt(s->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) ||
+        bind(s->fd, (const struct sockaddr *)&address, length))
+        return HPI_FAIL(HP_ERR_SYSTEM, "expected a socket to pass descriptors, the system says: %s",
+                        strerror(errno));
+    /* an older kernel refuses: then pidfd_open does */
+    (void)setsockopt(s->fd, SOL_SOCKET, SO_PASSPIDFD, &on, sizeof on);
+    return HP_OK;
+}
+
+hp_status hpi_share_open(hp_world *world, unsigned char *out_token) {
+    const size_t n = (size_t)world->n_ranks;
+    hpi_share *s = hpi_alloc(1, sizeof *s);
+    if (!s)
+        return HP_ERR_MEMORY;
+    s->fd = -1;
+    pthread_mutex_init(&s->lock, NULL);
+    world->share = s;
+    s->peers = hpi_alloc(n, HPI_TOKEN_BYTES);
+    s->pidfds = hpi_alloc(n, sizeof *s->pidfds);
+    if (!s->peers || !s->pidfds)
+        return HP_ERR_MEMORY;
+    memset(s->pidfds, 0xff, n * sizeof *s->pidfds); /* -1 */
+    HP_TRY(socket_open(s));
+    memcpy(out_token, s->token, HPI_TOKEN_BYTES);
+    return HP_OK;
+}
+
+void hpi_share_close(hp_world *world) {
+    hpi_share *s = world->share;
+    if (!s)
+        return;
+    for (share_parcel *p = s->parcels, *next; p; p = next) {
+        next = p->next;
+        close(p->fd);
+        hpi_free(p);
+    }
+    for (int i = 0; s->pidfds && i < world->n_ranks; i++)
+        if (s->pidfds[i] >= 0)
+            close(s->pidfds[i]);
+    if (s->fd >= 0)
+        close(s->fd);
+    pthread_mutex_destroy(&s->lock);
+    hpi_free(s->pidfds);
+    hpi_free(s->peers);
+    hpi_free(s);
+    world->share = NULL;
+}
+
+void hpi_share_peer(hp_world *world, int world_rank, const unsigned char *token) {
+    memcpy(world->share->peers + world_rank * HPI_TOKEN_BYTES, token, HPI_TOKEN_BYTES);
+}
+
+uint64_t hpi_share_key(hp_world *world) {
+    return world->share
+               ? 1 + atomic_fetch_add_explicit(&world->share->n_keys, 1, memory_order_relaxed)
+               : 0;
+}
+
+int hpi_share_pidfd(hp_world *world, int from) {
+    const int fd = world->share->pidfds[from];
+    world->share->pidfds[from] = -1;
+    return fd;
+}
+
+/* ---- receiving ----------------------------------------------------------------------------- */
+
+typedef union share_controls {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(struct ucred)) + 2 * CMSG_SPACE(sizeof(int))];
+} share_controls;
+
+typedef struct share_arrival {
+    share_message message;
+    int fd, pidfd; /* -1: none */
+    struct ucred sender;
+} share_arrival;
+
+static void read_controls(struct msghdr *header, share_arrival *a) {
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
+        if (c->cmsg_level != SOL_SOCKET)
+            continue;
+        if (c->cmsg_type == SCM_RIGHTS && a->fd < 0)
+            memcpy(&a->fd, CMSG_DATA(c), sizeof a->fd);
+        else if (c->cmsg_type == SCM_PIDFD && a->pidfd < 0)
+            memcpy(&a->pidfd, CMSG_DATA(c), sizeof a->pidfd);
+        else if (c->cmsg_type == SCM_CREDENTIALS)
+            memcpy(&a->sender, CMSG_DATA(c), sizeof a->sender);
+    }
+}
+
+static bool is_ours(const hp_world *world, const share_arrival *a, ssize_t n_bytes) {
+    return n_bytes == (ssize_t)sizeof a->message && a->message.magic == SHARE_MAGIC &&
+           a->sender.uid == geteuid() && a->fd >= 0 && a->message.from >= 0 &&
+           a->message.from < world->n_ranks &&
+           !memcmp(a->message.secret, world->share->token + NAME_BYTES, SECRET_BYTES);
+}
+
+static hp_status keep(hp_world *world, share_arrival *a) {
+    hpi_share *s = world->share;
+    const int from = (int)a->message.from;
+    share_parcel *parcel = hpi_alloc(1, sizeof *parcel);
+    if (!parcel)
+        return HP_ERR_MEMORY;
+    if (s->pidfds[from] < 0) {
+        s->pidfds[from] = a->pidfd >= 0 ? a->pidfd : (int)syscall(SYS_pidfd_open, a->sender.pid, 0);
+        a->pidfd = -1;
+    }
+    *parcel = (share_parcel){s->parcels, from, a->fd, a->message.key};
+    s->parcels = parcel;
+    a->fd = -1;
+    return HP_OK;
+}
+
+/* Take in one message. HP_IN_PROGRESS when there is none. A stranger's is dropped. */
+static hp_status take_in(hp_world *world) {
+    share_arrival a = {.fd = -1, .pidfd = -1, .sender.uid = (uid_t)-1};
+    share_controls controls;
+    struct iovec part = {&a.message, sizeof a.message};
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = controls.bytes,
+                            .msg_controllen = sizeof controls.bytes};
+    const ssize_t n_bytes = recvmsg(world->share->fd, &header, MSG_CMSG_CLOEXEC);
+    if (n_bytes < 0)
+        return errno == EAGAIN || errno == EINTR
+                   ? HP_IN_PROGRESS
+                   : HPI_FAIL(HP_ERR_SYSTEM, "expected a descriptor from a rank, recvmsg: %s",
+                              strerror(errno));
+    read_controls(&header, &a);
+    hp_status status = HP_OK;
+    if (header.msg_flags & MSG_CTRUNC && a.fd < 0)
+        status = HPI_FAIL(HP_ERR_LIMIT, "expected to take a descriptor from a rank, this process "
+                                        "may have no more of them (RLIMIT_NOFILE, ulimit -n)");
+    else if (is_ours(world, &a, n_bytes))
+        status = keep(world, &a);
+    if (a.fd >= 0)
+        close(a.fd);
+    if (a.pidfd >= 0)
+        close(a.pidfd);
+    return status;
+}
+
+static hp_status take_in_all(hp_world *world) {
+    hp_status status;
+    pthread_mutex_lock(&world->share->lock);
+    do
+        status = take_in(world);
+    while (status == HP_OK);
+    pthread_mutex_unlock(&world->share->lock);
+    return status < 0 ? status : HP_OK;
+}
+
+static bool find_parcel(hp_world *world, int from, uint64_t key, int *out_fd) {
+    hpi_share *s = world->share;
+    share_parcel *found = NULL;
+    pthread_mutex_lock(&s->lock);
+    for (share_parcel **at = &s->parcels; *at && !found;) {
+        if ((*at)->from == from && (*at)->key == key) {
+            found = *at;
+            *at = found->next;
+        } else {
+            at = &(*at)->next;
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (found)
+        *out_fd = found->fd;
+    hpi_free(found);
+    return found;
+}
+
+/* Wait a little for the own socket, then see whether there is still hope to hear of `rank`. */
+static hp_status wait_a_little(hp_world *world, int ms, int rank, const char *what,
+                               uint64_t deadline_ns) {
+    struct pollfd own = {.fd = world->share->fd, .events = POLLIN};
+    (void)poll(&own, 1, ms);
+    hpi_liveness_poll(world);
+    if (world->segments[rank].base && hpi_liveness_is_dead(world, rank))
+        return HPI_FAIL_RANK(HP_ERR_PEER, rank, "rank %d died before rank %d had %s", rank,
+                             world->rank, what);
+    if (atomic_load_explicit(&world->is_launcher_gone, memory_order_acquire))
+        return HPI_FAIL(HP_ERR_PEER, "the launcher (hprun) died before rank %d had %s rank %d",
+                        world->rank, what, rank);
+    if (hpi_now_ns() > deadline_ns)
+        return HPI_FAIL_RANK(HP_ERR_TIMEOUT, rank, "rank %d waited %llu ms and has not %s rank %d",
+                             world->rank, (unsigned long long)world->options.start_timeout_ms, what,
+                             rank);
+    return HP_OK;
+}
+
+static uint64_t deadline_of(const hp_world *world) {
+    return hpi_now_ns() + world->options.start_timeout_ms * UINT64_C(1000000);
+}
+
+hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, int *out_fd) {
+    const uint64_t deadline_ns = deadline_of(world);
+    for (;;) {
+        HP_TRY(take_in_all(world));
+        if (find_parcel(world, from, key, out_fd))
+            return HP_OK;
+        HP_TRY(wait_a_little(world, RECEIVE_LOOK_MS, from, "received shared memory from",
+                             deadline_ns));
+    }
+}
+
+/* ---- sending ------------------------------------------------------------------------------- */
+
+static ssize_t send_once(hp_world *world, int to, const share_message *message, int fd) {
+    struct sockaddr_un address;
+    share_controls controls = {.bytes = {0}};
+    struct iovec part = {(void *)(uintptr_t)message, sizeof *message};
+    const socklen_t length = address_of(world->share->peers + to * HPI_TOKEN_BYTES, &address);
+    struct msghdr header = {.msg_name = &address,
+                            .msg_namelen = length,
+                            .msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = controls.bytes,
+                            .msg_controllen = CMSG_SPACE(sizeof fd)};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    return sendmsg(world->share->fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
+    const uint64_t deadline_ns = deadline_of(world);
+    const unsigned char *token = world->share->peers + to * HPI_TOKEN_BYTES;
+    share_message message = {.magic = SHARE_MAGIC, .key = key, .from = world->rank};
+    memcpy(message.secret, token + NAME_BYTES, SECRET_BYTES);
+    while (send_once(world, to, &message, fd) < 0) {
+        if (errno == ECONNREFUSED)
+            return HPI_FAIL_RANK(
+                world->generation ? HP_ERR_PEER : HP_ERR_UNSUPPORTED, to,
+                "rank %d cannot reach rank %d to share memory: it died, or it is in "
+                "another network namespace of this machine",
+                world->rank, to);
+        if (errno != EAGAIN && errno != ENOBUFS && errno != EINTR && errno != ETOOMANYREFS)
+            return HPI_FAIL_RANK(HP_ERR_SYSTEM, to,
+                                 "expected to pass memory to rank %d, sendmsg: %s", to,
+                                 strerror(errno));
+        HP_TRY(take_in_all(world));
+        HP_TRY(wait_a_little(world, SEND_LOOK_MS, to, "passed shared memory to", deadline_ns));
+    }
+    return HP_OK;
+}
