@@ -22,7 +22,7 @@ typedef struct hpi_kernel {
 /* NULL when reductions of this dtype are not built. */
 const hpi_kernel *hpi_kernel_of(hp_dtype dtype);
 
-enum { HPI_CHUNK_BYTES = 16384 }; /* of accumulators; a level of the tree holds one chunk */
+enum { HPI_CHUNK_BYTES = 8192 }; /* of accumulators; a level of the tree holds one chunk */
 
 /* One reduction, the same for all its chunks. */
 typedef struct hpi_reduction {
