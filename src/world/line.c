@@ -3,7 +3,7 @@
  * line.c - signal lines: one member writes, the others read, the value only rises.
  *
  * A line's value is the group's base plus a sequence number, so that a group can use lines that an
- * earlier one has left at any value. Post is a sequentially consistent store (the release that
+ * earlier one has left at any value up to the base; number 0 is reached by definition. Post is a sequentially consistent store (the release that
  * reached and wait acquire), then a look for sleepers.
  */
 #include "inside.h"
@@ -22,12 +22,14 @@ void hpi_line_post(hp_group *group, int channel, uint64_t seq) {
 
 bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq) {
     const hpi_line *line = hpi_group_line(group, rank, channel);
-    return atomic_load_explicit(&line->value, memory_order_acquire) >= group->base + seq;
+    return !seq || atomic_load_explicit(&line->value, memory_order_acquire) >= group->base + seq;
 }
 
 hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
                         const char *operation) {
     const hpi_reason reason = {operation, group, rank, seq, 0};
+    if (!seq)
+        return HP_OK;
     return hpi_world_wait(group->world, &hpi_group_line(group, rank, channel)->value, HP_GE,
                           group->base + seq, &reason);
 }
