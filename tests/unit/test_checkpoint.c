@@ -113,6 +113,36 @@ static void any_mesh_loads_any_other_and_goes_on_bit_for_bit(void **state) {
     }
 }
 
+/* Replica 0 of one shard holds everything, so it can compare by itself. */
+static void load_as_process(hp_world *world, void *argument) {
+    const run *saved = argument;
+    run *loaded = calloc(1, sizeof *loaded);
+    RANK_CHECK(loaded != NULL);
+    loaded->optimizer = saved->optimizer;
+    loaded->config = saved->config;
+    loaded->n_replicas = hp_world_size(world);
+    load_and_train(world, loaded);
+    if (hp_world_rank(world) == 0) {
+        RANK_CHECK(memcmp(&loaded->at_load, &saved->at_save, sizeof saved->at_save) == 0);
+        RANK_CHECK(memcmp(&loaded->at_end, &saved->at_end, sizeof saved->at_end) == 0);
+    }
+    free(loaded);
+}
+
+static void processes_and_threads_load_from_each_other(void **state) {
+    (void)state;
+    if (hpi_environment("HP_TEST_THREADS_ONLY")) {
+        print_message("needs ranks as processes: HP_TEST_THREADS_ONLY is set\n");
+        skip();
+    }
+    run *saved = make_run("adamw");
+    run_on(4, train_and_save, saved);
+    ranks_run(2, RANKS_PROCESSES, load_as_process, saved);
+    ranks_run(4, RANKS_PROCESSES, train_and_save, saved); /* 2 x 2, step 7 once more */
+    check_pair(saved, 3);
+    free(saved);
+}
+
 static void sgd_with_and_without_momentum(void **state) {
     (void)state;
     for (int has_momentum = 0; has_momentum < 2; has_momentum++) {
@@ -407,6 +437,7 @@ static void a_model_that_does_not_fit_is_told_why(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(any_mesh_loads_any_other_and_goes_on_bit_for_bit),
+        TEST(processes_and_threads_load_from_each_other),
         TEST(sgd_with_and_without_momentum),
         TEST(state_is_asked_for_or_not),
         TEST(the_last_two_saved_stay),
