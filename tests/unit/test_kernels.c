@@ -155,6 +155,36 @@ static void test_tree(void **state) {
     hpi_free(scratch);
 }
 
+/* Every special value against every other: NaN, the infinities, both zeros, denormals, numbers. */
+static void test_special_pairs(void **state) {
+    static const double values[] = {NAN,      INFINITY,  -INFINITY, 0.0, -0.0,
+                                    0x1p-130, -0x1p-130, 2,         -2};
+    enum { N = sizeof values / sizeof *values };
+    static const hp_dtype dtypes[] = {HP_FP64, HP_FP32, HP_BF16};
+    double pairs[2][N * N];
+    unsigned char data[2][N * N * 8], expected[N * N * 8];
+    unsigned char *scratch = hpi_alloc_aligned(64, hpi_scratch_bytes(2));
+    const void *in[2] = {data[0], data[1]};
+    uint64_t first;
+    (void)state;
+    for (int i = 0; i < N * N; i++) {
+        pairs[0][i] = values[i / N];
+        pairs[1][i] = values[i % N];
+    }
+    for (int d = 0; d < 3; d++) {
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(hpi_convert(pairs[k], HP_FP64, data[k], dtypes[d], N * N), HP_OK);
+        for (hp_reduce op = HP_SUM; op <= HP_MIN; op++) {
+            const hpi_reduction r = {
+                hpi_kernel_of(dtypes[d]), dtypes[d], dtypes[d], op, 2, scratch};
+            const void *got = hpi_reduce_chunk(&r, in, N * N);
+            oracle_reduce(dtypes[d], dtypes[d], op, in, 2, expected, N * N);
+            assert_true(oracle_same(dtypes[d], got, expected, N * N, &first));
+        }
+    }
+    hpi_free(scratch);
+}
+
 static void test_table(void **state) {
     (void)state;
     assert_null(hpi_kernel_of(HP_FP16));
@@ -170,6 +200,7 @@ int main(void) {
         cmocka_unit_test(test_convert_in_place),
         cmocka_unit_test(test_convert_refuses),
         cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_special_pairs),
         cmocka_unit_test(test_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
