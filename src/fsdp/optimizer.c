@@ -13,6 +13,7 @@
 #include "files.h"
 #include "kernel.h"
 
+#include <assert.h>
 #include <hyperparallel/coll.h>
 #include <math.h>
 
@@ -218,6 +219,7 @@ hp_status hp_optimizer_create(hp_fsdp *fsdp, const char *name, const hp_optimize
     hp_optimizer *o = NULL;
     hp_status status = check_config(name, chosen);
     status = hpi_fsdp_agree(fsdp, __func__, status ? status : make(fsdp, name, chosen, &o));
+    assert(status < 0 || o); /* all agreed, so this rank's was made */
     status = status ? status : check_equal(o);
     if (status < 0) {
         free_optimizer(o);
