@@ -28,8 +28,8 @@ const char *failure_text(hp_status status);
  * library's record names and by rank 0; one that agree() found, by the first rank that had it. */
 bool failure_is_mine(hp_status status, int world_rank);
 
-/* Every rank brings its own status; all fail when one did. Only where ranks are not inside anything
- * else together: before set-up. Collective. */
+/* Every rank brings its own status; all fail when one did. For what ranks do by themselves between
+ * two calls that they make together. Collective. */
 hp_status agree(hp_world *world, hp_status mine);
 
 #endif

@@ -170,7 +170,7 @@ static const struct argp parser = {
     "Train a model over the ranks that hprun (or torchrun, mpirun) started; by itself it is one "
     "rank."
     "\v"
-    "Example: hprun -n 8 hptrain --mesh 2x4 --steps 400 --save checkpoint --trace trace",
+    "Example: hprun -n 8 hptrain --mesh 2x4 --steps 300 --save checkpoint --trace trace",
     NULL,
     with_default,
     NULL};

@@ -157,7 +157,7 @@ static hp_status make_fsdp(trainer *t) {
     return hp_fsdp_create(t->mesh, &config, &t->fsdp);
 }
 
-static hp_status make_model(trainer *t) {
+static hp_status declare_model(trainer *t) {
     const options *o = t->o;
     bytes_mlp_config config = BYTES_MLP_CONFIG_INIT;
     config.window = (int)o->window;
@@ -167,8 +167,14 @@ static hp_status make_model(trainer *t) {
     config.seq = (int)o->seq;
     config.batch = (int)o->batch;
     config.seed = (uint64_t)o->seed;
-    TRY(bytes_mlp_create(t->fsdp, &config, &t->model));
-    return hp_fsdp_commit(t->fsdp);
+    const hp_status status = bytes_mlp_create(t->fsdp, &config, &t->model);
+    if (status == HP_ERR_MEMORY)
+        return fail(
+            status,
+            "expected memory for the activations of %d samples of %d bytes (--batch, --seq) in "
+            "%d blocks (--width %d, --hidden %d), the system gave none",
+            config.batch, config.seq, config.n_blocks, config.width, config.hidden);
+    return status;
 }
 
 static hp_status make_optimizer(trainer *t) {
@@ -214,7 +220,8 @@ static hp_status set_up(trainer *t) {
     TRY(agree(t->world, check_own(t)));
     TRY(hp_mesh_create(t->world, t->mesh_sizes, 2, &t->mesh));
     TRY(make_fsdp(t));
-    TRY(make_model(t));
+    TRY(agree(t->world, declare_model(t)));
+    TRY(hp_fsdp_commit(t->fsdp));
     TRY(make_optimizer(t));
     TRY(resume(t));
     return begin_report(t);
