@@ -33,31 +33,37 @@ static hpi_directory *directory_of(const hp_world *world) {
     return hpi_segment_directory(&world->segments[0]);
 }
 
-/* Held for microseconds, so there is no sleeping; but its holder may be killed. */
+/* Is `holder` (1 + rank) dead, and did it die with the lock? */
+static bool died_holding(hp_world *world, uint64_t holder) {
+    hpi_liveness_poll(world);
+    return holder && hpi_liveness_is_dead(world, (int)holder - 1) &&
+           atomic_load_explicit(&directory_of(world)->lock, memory_order_acquire) == holder;
+}
+
+/* Held for microseconds, so there is no sleeping; but its holder may be killed, or stopped. */
 static hp_status directory_lock(hp_world *world) {
-    hpi_directory *d = directory_of(world);
-    const uint64_t deadline_ns =
-        hpi_now_ns() + world->options.signal_timeout_ms * UINT64_C(1000000);
+    enum { N_YIELDS = 64 };
+    const uint64_t mine = 1 + (uint64_t)world->rank;
+    const uint64_t timeout_ms = world->options.signal_timeout_ms;
+    const uint64_t deadline_ns = hpi_now_ns() + timeout_ms * UINT64_C(1000000);
     for (int n = 0;; n++) {
         uint64_t holder = 0;
-        if (atomic_compare_exchange_weak_explicit(&d->lock, &holder, 1 + (uint64_t)world->rank,
-                                                  memory_order_acquire, memory_order_relaxed))
+        if (atomic_compare_exchange_strong_explicit(&directory_of(world)->lock, &holder, mine,
+                                                    memory_order_acquire, memory_order_relaxed))
             return HP_OK;
-        if (n < 64 || !holder) {
+        if (n < N_YIELDS) {
             sched_yield();
             continue;
         }
         hpi_sleep_ns(200000);
-        hpi_liveness_poll(world);
-        const int rank = (int)(holder - 1);
-        if (hpi_liveness_is_dead(world, rank))
+        const int rank = (int)holder - 1;
+        if (died_holding(world, holder))
             return HPI_FAIL_RANK(HP_ERR_PEER, rank, "rank %d died while it created a group", rank);
         if (hpi_now_ns() > deadline_ns)
             return HPI_FAIL_RANK(HP_ERR_TIMEOUT, rank,
-                                 "rank %d is stopped while it creates a group; rank %d waited "
-                                 "%llu ms",
-                                 rank, world->rank,
-                                 (unsigned long long)world->options.signal_timeout_ms);
+                                 "rank %d waited %llu ms for rank %d, which is stopped while it "
+                                 "creates a group",
+                                 world->rank, (unsigned long long)timeout_ms, rank);
     }
 }
 
@@ -143,7 +149,9 @@ hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_rank
 
 void hpi_directory_leave(hp_world *world, uint32_t slot) {
     hpi_entry *e = &directory_of(world)->entries[slot];
+    /* read first: as soon as the last member has left, the entry may be another group's */
+    const uint32_t size = e->size;
     /* the last one's release follows everybody's last write to the lines */
-    if (atomic_fetch_add_explicit(&e->n_left, 1, memory_order_acq_rel) + 1 == e->size)
+    if (atomic_fetch_add_explicit(&e->n_left, 1, memory_order_acq_rel) + 1 == size)
         atomic_store_explicit(&e->generation, 0, memory_order_release);
 }

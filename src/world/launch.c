@@ -77,25 +77,44 @@ static void note_end(hpi_launcher *l, int rank) {
     c->value = info.si_status;
 }
 
-/* Of ranks that ended together a killed one comes before one that returned a status: it is more
- * likely the cause. */
+/* The rank whose end made this one give up; -1 when it failed by itself. */
+static int blamed_by(const hpi_launcher *l, int rank) {
+    const uint64_t blamed =
+        atomic_load_explicit(&l->children[rank].control->blamed, memory_order_acquire);
+    return blamed && blamed <= (uint64_t)l->n_ranks ? (int)blamed - 1 : -1;
+}
+
+/* How likely a rank's end is what began it all: a kill, a failure of its own, one that followed. */
+static int weight(const hpi_launcher *l, int rank) {
+    const hpi_child *c = &l->children[rank];
+    if (!c->has_ended || !hpi_child_exit(c))
+        return 0;
+    if (c->code != CLD_EXITED)
+        return 3;
+    return blamed_by(l, rank) < 0 ? 2 : 1;
+}
+
 static void choose_first(hpi_launcher *l) {
-    for (int i = 0; i < l->n_ranks; i++) {
-        const hpi_child *c = &l->children[i];
-        if (!c->has_ended || !hpi_child_exit(c))
-            continue;
-        if (l->first < 0 || (c->code != CLD_EXITED && l->children[l->first].code == CLD_EXITED))
+    for (int i = 0; i < l->n_ranks; i++)
+        if (weight(l, i) > (l->first < 0 ? 0 : weight(l, l->first)))
             l->first = i;
-    }
+}
+
+/* Name the first rank that failed, as soon as it is clear that it did not follow one that is just
+ * ending: such a rank may give itself up a little before its process ends. */
+static void name_first(hpi_launcher *l, bool is_last_call) {
+    choose_first(l);
+    if (weight(l, l->first) < 2 && !is_last_call)
+        return;
+    l->is_named = true;
+    hpi_report_first(l);
 }
 
 static void advance(launch_loop *loop) {
     hpi_launcher *l = loop->l;
-    const bool is_over = hpi_now_ns() >= loop->phase_end_ns;
     if (loop->phase == RUNNING) {
         choose_first(l);
         if (l->first >= 0) {
-            hpi_report_first(l);
             enter(loop, MOMENT, MOMENT_MS);
         } else if (hpi_now_ns() >= loop->deadline_ns) {
             l->is_late = true;
@@ -105,14 +124,17 @@ static void advance(launch_loop *loop) {
             enter(loop, ENDING, l->config->grace_ms);
         }
     }
+    const bool is_over = hpi_now_ns() >= loop->phase_end_ns || !n_running(l);
     if (loop->phase == MOMENT) {
         hpi_report_look(l);
-        if (is_over || !n_running(l)) {
+        if (!l->is_named)
+            name_first(l, is_over);
+        if (is_over) {
             hpi_report_others(l);
             signal_all(l, SIGTERM);
             enter(loop, ENDING, l->config->grace_ms);
         }
-    } else if (loop->phase == ENDING && (is_over || !n_running(l))) {
+    } else if (loop->phase == ENDING && is_over) {
         signal_all(l, SIGKILL);
         enter(loop, KILLED, IDLE_MS);
     }

@@ -39,6 +39,7 @@ typedef struct hpi_launcher {
     sigset_t passed_on, old_mask;
     uint64_t n_oom_kills; /* before the start */
     int first;            /* the rank that failed first; -1: none */
+    bool is_named;        /* and it was reported */
     bool is_late;
 } hpi_launcher;
 

@@ -3,8 +3,9 @@
  * line.c - signal lines: one member writes, the others read, the value only rises.
  *
  * A line's value is the group's base plus a sequence number, so that a group can use lines that an
- * earlier one has left at any value up to the base; number 0 is reached by definition. Post is a sequentially consistent store (the release that
- * reached and wait acquire), then a look for sleepers.
+ * earlier one has left at any value up to the base; number 0 is reached by definition. Post is a
+ * sequentially consistent store (the release that reached and wait acquire), then a look for
+ * sleepers.
  */
 #include "inside.h"
 

@@ -26,7 +26,7 @@ typedef struct rank_run {
     struct ranks_job *job;
     int rank;
     pthread_t thread;
-    bool has_failed;
+    bool has_failed, has_died;
     char text[TEXT_BYTES];
 } rank_run;
 
@@ -39,9 +39,25 @@ typedef struct ranks_job {
     pthread_mutex_t lock;
     pthread_cond_t ended;
     int n_ended;
-    int n_failed;
+    int n_failed, n_died;   /* died: without failure, ranks_die */
     char first[TEXT_BYTES]; /* text of the first failure */
 } ranks_job;
+
+/* Worlds and hubs of failed runs: reachable, so that they are no leaks. */
+static struct kept {
+    struct kept *next;
+    void *what;
+} * _Atomic kept;
+
+static void keep(void *what) {
+    struct kept *one = malloc(sizeof *one);
+    if (!one)
+        return;
+    one->what = what;
+    one->next = atomic_load(&kept);
+    while (!atomic_compare_exchange_weak(&kept, &one->next, one)) {
+    }
+}
 
 static uint64_t deadline_ms = 60000;
 void ranks_set_deadline_ms(uint64_t ms) {
@@ -83,6 +99,16 @@ void ranks_fail_status(const char *file, int line, const char *what, hp_status s
     end_body(JUMP_FAILED, text);
 }
 
+/* Before the world is given up: what peers then report comes later. */
+static void note_failure(rank_run *run) {
+    ranks_job *job = run->job;
+    pthread_mutex_lock(&job->lock);
+    run->has_failed = true;
+    if (!job->n_failed++)
+        snprintf(job->first, sizeof job->first, "%s", run->text);
+    pthread_mutex_unlock(&job->lock);
+}
+
 /* Returns true when the body ended well. `world` is volatile: it changes between the jumps. */
 static bool rank_main(rank_run *run) {
     hp_world_config config = HP_WORLD_CONFIG_INIT;
@@ -93,10 +119,15 @@ static bool rank_main(rank_run *run) {
     current = run;
     const int how = setjmp(jump);
     if (how) {
-        if (world)
+        if (how == JUMP_FAILED)
+            note_failure(run);
+        if (world) {
             hpi_world_abandon(world);
+            keep(world);
+        }
         current = NULL;
-        return how == JUMP_DIED;
+        run->has_died = how == JUMP_DIED;
+        return run->has_died;
     }
     RANK_OK(hp_world_create(&config, &created));
     world = created;
@@ -112,11 +143,9 @@ static bool rank_main(rank_run *run) {
 static void *thread_main(void *argument) {
     rank_run *run = argument;
     ranks_job *job = run->job;
-    const bool is_good = rank_main(run);
+    (void)rank_main(run);
     pthread_mutex_lock(&job->lock);
-    run->has_failed = !is_good;
-    if (!is_good && !job->n_failed++)
-        snprintf(job->first, sizeof job->first, "%s", run->text);
+    job->n_died += run->has_died;
     job->n_ended++;
     pthread_cond_signal(&job->ended);
     pthread_mutex_unlock(&job->lock);
@@ -177,7 +206,9 @@ static void run_threads(ranks_job *job) {
         if (job->runs[i].has_failed)
             print_error("%s\n", job->runs[i].text);
     /* worlds that were given up still use the hub's memory */
-    if (!job->n_failed)
+    if (job->n_failed || job->n_died)
+        keep(job->hub);
+    else
         hp_hub_destroy(job->hub);
 }
 

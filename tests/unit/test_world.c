@@ -154,8 +154,8 @@ static void test_split_duplicate(void **state) {
     ranks_run(5, RANKS_PROCESSES, split_body, NULL);
 }
 
-/* Slots are used again, at whatever value their lines were left. Between two exchanges a rank may be
- * 16 groups ahead of the other. */
+/* Slots are used again, at whatever value their lines were left. Between two exchanges a rank may
+ * be 16 groups ahead of the other. */
 enum { MOST_AHEAD = 40 };
 static void churn_body(hp_world *world, void *argument) {
     const int n_groups = *(int *)argument;
