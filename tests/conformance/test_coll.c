@@ -500,6 +500,10 @@ static void arguments_body(hp_world *world, void *argument) {
     /* N13: what does not fit into 2^63 bytes; nothing of it is touched */
     RANK_FAILS(hp_all_reduce(g, a, b, UINT64_C(1) << 61, HP_FP32, HP_SUM), HP_ERR_ARGUMENT);
     RANK_FAILS(hp_all_gather(g, a, b, UINT64_MAX, HP_UINT8), HP_ERR_ARGUMENT);
+    /* one thread at a time, and a second one is told so */
+    RANK_OK(hpi_group_enter(g, "another thread"));
+    RANK_FAILS(hp_barrier(g), HP_ERR_BUSY);
+    hpi_group_leave(g);
     /* not one of them has counted */
     RANK_CHECK(hpi_coll_seq(g) == 0);
     RANK_OK(hp_barrier(g));
@@ -533,6 +537,19 @@ static void large_counts_body(hp_world *world, void *argument) {
         RANK_OK(hpi_coll_check(g, HPI_REDUCE_SCATTER, &c, &run));
         RANK_CHECK(run.in_bytes == 2 * n * counts[i] && run.out_bytes == 2 * counts[i]);
     }
+}
+
+/* A rank that dies is named by all the others, and the group stays failed. */
+static void death_body(hp_world *world, void *argument) {
+    hp_group *group = hp_world_group(world);
+    float in[1000] = {0}, out[1000];
+    (void)argument;
+    RANK_OK(hp_all_reduce(group, in, out, 1000, HP_FP32, HP_SUM));
+    if (hp_world_rank(world) == 2)
+        ranks_die();
+    RANK_FAILS(hp_all_reduce(group, in, out, 1000, HP_FP32, HP_SUM), HP_ERR_PEER);
+    RANK_CHECK(strstr(hp_last_error(), "rank 2") && strstr(hp_last_error(), "all_reduce"));
+    RANK_FAILS(hp_barrier(group), HP_ERR_PEER);
 }
 
 /* ---- two threads, overlapping groups ---- */
@@ -697,6 +714,10 @@ static void test_arguments(void **state) {
     ranks_run(3, RANKS_THREADS, arguments_body, NULL);
     ranks_run(3, RANKS_THREADS, large_counts_body, NULL);
 }
+static void test_death(void **state) {
+    (void)state;
+    ranks_run(3, RANKS_THREADS, death_body, NULL);
+}
 static void test_overlapping_groups(void **state) {
     (void)state;
     ranks_run(4, RANKS_THREADS, overlapping_body, NULL);
@@ -718,7 +739,8 @@ int main(void) {
         cmocka_unit_test(test_thresholds),   cmocka_unit_test(test_algorithms_by_name),
         cmocka_unit_test(test_back_to_back), cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_arguments),    cmocka_unit_test(test_overlapping_groups),
-        cmocka_unit_test(test_kinds),        cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_kinds),        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
