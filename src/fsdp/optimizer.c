@@ -220,7 +220,7 @@ hp_status hp_optimizer_create(hp_fsdp *fsdp, const char *name, const hp_optimize
     hp_status status = check_config(name, chosen);
     status = hpi_fsdp_agree(fsdp, __func__, status ? status : make(fsdp, name, chosen, &o));
     assert(status < 0 || o); /* all agreed, so this rank's was made */
-    status = status ? status : o ? check_equal(o) : HP_ERR_MEMORY;
+    status = status ? status : check_equal(o);
     if (status < 0) {
         free_optimizer(o);
         return status;
