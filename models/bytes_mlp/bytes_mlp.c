@@ -101,6 +101,7 @@ static first_values *first_of(bytes_mlp *model, int tensor, double deviation) {
     return first;
 }
 
+/* Names and shapes are copied by the library; first values are asked for during commit. */
 static hp_status declare(bytes_mlp *model, const char *unit, const hp_param *params, int n,
                          hp_unit **out_unit) {
     for (int i = 0; i < n; i++)
@@ -239,6 +240,7 @@ void bytes_mlp_destroy(bytes_mlp *model) {
 
 /* ---- forward and backward ---- */
 
+/* Valid between begin and end of the unit. */
 static bytes_mlp_block weights_of(const hp_unit *unit) {
     return (bytes_mlp_block){hp_param_data(unit, W1), hp_param_data(unit, B1),
                              hp_param_data(unit, W2), hp_param_data(unit, B2)};
@@ -249,6 +251,7 @@ static bytes_mlp_block_grad grads_of(hp_unit *unit) {
                                   hp_param_grad(unit, W2), hp_param_grad(unit, B2)};
 }
 
+/* The loss reads the targets of all rows in one run. */
 static void copy_targets(bytes_mlp *model) {
     const size_t seq = model->sizes.seq, window = model->sizes.window;
     for (size_t i = 0; i < (size_t)model->n_samples; i++)
@@ -312,6 +315,7 @@ hp_status bytes_mlp_backward(bytes_mlp *model) {
 
 /* ---- evaluation ---- */
 
+/* Loss alone: no gradients are kept or reduced. */
 static hp_status evaluate_pass(bytes_mlp *model, const unsigned char *samples, int n_samples,
                                double *inout_loss) {
     double loss = 0;

@@ -32,6 +32,7 @@ static inline void add_4x4(float *restrict c, const float *restrict b, float w[4
     }
 }
 
+/* One row of c, one of b. */
 static inline void add_1x1(float *restrict c, const float *restrict b, float w, size_t n_j) {
     for (size_t j = 0; j < n_j; j++)
         c[j] += w * b[j];
@@ -45,6 +46,7 @@ static inline void add_rest(float *restrict c, bytes_mlp_matrix a, const float *
             add_1x1(c + i * n_j, b + p * n_j, a.data[i * a.row_step + p * a.column_step], n_j);
 }
 
+/* The part of a that begins at (i, p). */
 static inline bytes_mlp_matrix at(bytes_mlp_matrix a, size_t i, size_t p) {
     a.data += i * a.row_step + p * a.column_step;
     return a;
@@ -90,6 +92,7 @@ CLONES void bytes_mlp_add(float *restrict a, const float *restrict b, size_t n) 
         a[i] += b[i];
 }
 
+/* fp64, so that a long row loses nothing; in order, since the compiler may not reorder it. */
 static double dot(const float *a, const float *b, size_t n) {
     double sum = 0;
     for (size_t j = 0; j < n; j++)

@@ -45,6 +45,7 @@ static void sum_range(const tree *t, size_t begin, size_t end, float *out, float
     bytes_mlp_add(out, room, t->n);
 }
 
+/* A rank without samples contributes zeros. */
 static void sum_samples(const tree *t, size_t n_samples, float *out, float *room) {
     if (n_samples)
         sum_range(t, 0, n_samples, out, room);
@@ -102,6 +103,7 @@ static const unsigned char *first_byte(const bytes_mlp_sizes *s, const unsigned 
     return samples + i * (s->window + s->seq) + s->window;
 }
 
+/* Nearest byte first: the order of the sum is the window's. */
 static void embed_row(const bytes_mlp_sizes *s, float *h, const float *table,
                       const unsigned char *byte) {
     memset(h, 0, s->width * sizeof *h);

@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+/* The points that stay are those that would have been taken with twice the stride. */
 static void thin_out(series *s) {
     for (size_t i = 0; i < s->n; i += 2)
         s->points[i / 2] = s->points[i];
@@ -34,6 +35,7 @@ static double round_tick(double range, int n) {
     return 10 * power;
 }
 
+/* A flat or empty curve still gets an axis of some length. */
 static axis axis_over(double least, double most, int n_ticks) {
     const double range = most > least ? most - least : 1;
     const double tick = round_tick(range, n_ticks);

@@ -23,6 +23,7 @@ hp_status fail(hp_status status, const char *format, ...) {
     return status;
 }
 
+/* The record may be of an earlier failure that was dealt with. */
 static bool library_knows(hp_status status, hp_error *out_error) {
     hp_last_error_get(out_error);
     return out_error->status == status;
@@ -41,7 +42,10 @@ bool failure_is_mine(hp_status status, int world_rank) {
         return !own.is_told;
     if (!library_knows(status, &error))
         return true;
-    return world_rank == 0 || error.world_rank < 0 || error.world_rank == world_rank;
+    /* That a peer is gone is what this rank saw, and the peer cannot tell. */
+    if (status == HP_ERR_PEER || status == HP_ERR_TIMEOUT || error.world_rank < 0)
+        return true;
+    return world_rank == 0 || world_rank == error.world_rank;
 }
 
 hp_status agree(hp_world *world, hp_status mine) {
@@ -50,6 +54,7 @@ hp_status agree(hp_world *world, hp_status mine) {
     TRY(hp_all_reduce(hp_world_group(world), &first, &first, 1, HP_INT64, HP_MIN));
     if (first == n_ranks)
         return HP_OK;
+    /* The first speaks for all: mostly each of them failed for the same reason. */
     if (first == rank)
         return mine;
     own.is_told = true;

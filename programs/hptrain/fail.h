@@ -24,8 +24,9 @@ hp_status fail(hp_status status, const char *format, ...) __attribute__((format(
 /* Why `status` was returned: the program's own text, else the library's, else the status's. */
 const char *failure_text(hp_status status);
 
-/* Is it this rank's to tell? A failure that all ranks get alike is told by the rank that the
- * library's record names and by rank 0; one that agree() found, by the first rank that had it. */
+/* Is it this rank's to tell? What a rank saw by itself is. A failure that all ranks get alike is
+ * told by the rank that the library's record names and by rank 0; one that agree() found, by the
+ * first rank that had it. */
 bool failure_is_mine(hp_status status, int world_rank);
 
 /* Every rank brings its own status; all fail when one did. For what ranks do by themselves between

@@ -60,6 +60,7 @@ static const struct argp_option argp_rows[] = {
 
 /* ---- one value ---- */
 
+/* errno tells a number that does not fit from the largest one. */
 static hp_status parse_count(const row *r, const char *text, int64_t *out) {
     char *end = NULL;
     errno = 0;
@@ -72,6 +73,7 @@ static hp_status parse_count(const row *r, const char *text, int64_t *out) {
     return HP_OK;
 }
 
+/* The comparison is written so that NaN fails it. */
 static hp_status parse_real(const row *r, const char *text, double *out) {
     char *end = NULL;
     const double value = strtod(text, &end);
@@ -120,11 +122,13 @@ typedef struct command_line {
     bool has_failed; /* the text is kept; else argp itself did not understand */
 } command_line;
 
+/* argp takes any error code for "stop here". */
 static error_t refuse(command_line *line) {
     line->has_failed = true;
     return EINVAL;
 }
 
+/* An empty text would read as "not given". */
 static error_t parse_row(const row *r, const char *text, command_line *line) {
     if (r->kind == TEXT && !*text) {
         (void)fail(HP_ERR_ARGUMENT, "expected --%s to be %s, given \"\"", r->name, r->argument);
@@ -144,7 +148,7 @@ static error_t parse_key(int key, char *text, struct argp_state *state) {
     case KEY_VERSION:
         line->options.wants_version = true;
         return 0;
-    case ARGP_KEY_ARG:
+    case ARGP_KEY_ARG: /* a word that is no option */
         (void)fail(HP_ERR_ARGUMENT, "expected options alone (see --help), given \"%s\"", text);
         return refuse(line);
     default:

@@ -18,6 +18,7 @@ typedef struct frame {
     axis steps, losses;
 } frame;
 
+/* From values to pixels; y grows downwards. */
 static double x_of(const frame *f, double step) {
     return LEFT + (RIGHT - LEFT) * axis_place(&f->steps, step);
 }
@@ -26,6 +27,7 @@ static double y_of(const frame *f, double loss) {
     return BOTTOM - (BOTTOM - TOP) * axis_place(&f->losses, loss);
 }
 
+/* The title holds a file name, which may hold anything. */
 static void write_escaped(FILE *file, const char *text) {
     for (; *text; text++)
         switch (*text) {
@@ -49,6 +51,7 @@ static void write_text(FILE *file, const char *class, double x, double y, const 
     fputs("</text>\n", file);
 }
 
+/* The style follows the reader's page: colours for light and for dark. */
 static void write_head(FILE *file) {
     fprintf(file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
@@ -75,6 +78,7 @@ static void write_line(FILE *file, const char *class, double x0, double y0, doub
             x0, y0, x1, y1);
 }
 
+/* Only losses get lines across: steps are read off roughly, losses exactly. */
 static void write_axes(const frame *f) {
     char label[32];
     for (int i = 0; i < axis_n_ticks(&f->losses); i++) {
@@ -141,6 +145,7 @@ hp_status plot_write_svg(const curve *c, const char *title, const char *subtitle
         return fail(HP_ERR_FILE, "expected --curve to be a file that can be written, given %s: %s",
                     path, strerror(errno));
     write_all(c, title, subtitle, file);
+    /* A full disk may show only when the last bytes leave the buffer. */
     const bool has_failed = ferror(file) != 0;
     if (fclose(file) != 0 || has_failed)
         return fail(HP_ERR_FILE, "could not write --curve %s: %s", path, strerror(errno));

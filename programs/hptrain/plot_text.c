@@ -24,6 +24,7 @@ static int nearest(double share, int n) {
     return at < 0 ? 0 : at >= n ? n - 1 : at;
 }
 
+/* Without it a steep curve would fall into separate dots. */
 static void draw_line(grid *g, int x0, int y0, int x1, int y1) {
     const int n = (int)fmax(abs(x1 - x0), abs(y1 - y0));
     for (int i = 0; i <= n; i++) {
@@ -61,6 +62,7 @@ static void print_braille(const grid *g, int line, int column, FILE *file) {
         fputc(' ', file);
 }
 
+/* Two dots high is what ASCII can tell apart: a quote above, a point below. */
 static void print_ascii(const grid *g, int line, int column, FILE *file) {
     bool half[2] = {false, false};
     for (int y = 0; y < 4; y++)
@@ -81,6 +83,7 @@ static void print_loss_label(const axis *losses, int line, FILE *file) {
     fprintf(file, "%8s |", "");
 }
 
+/* Labels begin at their tick; a last one may reach past the grid, hence the spare room. */
 static void print_steps(const axis *steps, FILE *file) {
     char labels[COLUMNS + 24];
     memset(labels, ' ', sizeof labels);

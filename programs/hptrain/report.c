@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Often enough to look alive, seldom enough to cost nothing. */
 static const uint64_t live_every_ns = 100000000, line_every_ns = UINT64_C(5000000000);
 
 uint64_t now_ns(void) {
@@ -45,6 +46,7 @@ static const char *grouped(uint64_t value, char text[32]) {
 
 /* ---- beginning ---- */
 
+/* Steps of a resumed run follow those that the log has already. */
 static hp_status open_log(report *r) {
     const char *path = r->options->log;
     if (!*path)
@@ -96,6 +98,7 @@ static void write_number(FILE *file, const char *name, double value) {
         fprintf(file, "\"%s\": null", name);
 }
 
+/* Flushed line by line: a run that is killed leaves all of its steps. */
 static hp_status write_log(report *r, const step_record *s) {
     if (!r->log)
         return HP_OK;
@@ -123,6 +126,7 @@ static uint64_t seconds_left(const report *r, const step_record *s) {
     return (uint64_t)(seconds / (double)n_done * (double)(r->facts.n_steps - s->step));
 }
 
+/* The last step is always shown, so that the final numbers stand there. */
 static void show_progress(report *r, const step_record *s) {
     const uint64_t now = now_ns(), left = seconds_left(r, s);
     const bool is_due = now - r->shown_ns >= (r->is_live ? live_every_ns : line_every_ns);
@@ -146,6 +150,7 @@ hp_status report_step(report *r, const step_record *record) {
     return write_log(r, record);
 }
 
+/* What follows must not be written over the live line. */
 static void end_live_line(const report *r) {
     if (r->is_live && r->shown_ns)
         putchar('\n');
@@ -163,6 +168,7 @@ void report_say(report *r, const char *format, ...) {
 
 /* ---- end ---- */
 
+/* Only LC_CTYPE: numbers keep their point in every language. */
 static bool is_utf8(void) {
     setlocale(LC_CTYPE, "");
     return strcmp(nl_langinfo(CODESET), "UTF-8") == 0;

@@ -39,6 +39,7 @@ static hp_status shipped_path(char out_path[PATH_MAX]) {
                 shipped_name);
 }
 
+/* A pipe has no size, and every rank must see the same bytes. */
 static hp_status read_all(FILE *file, text *t) {
     struct stat about;
     if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode))
@@ -99,6 +100,7 @@ static uint64_t mix(uint64_t z) {
 }
 
 void text_samples(const text *t, uint64_t seed, uint64_t first, int n, unsigned char *out_samples) {
+    /* The remainder favours early places by less than one in 2^40. */
     const uint64_t n_places = t->n_train - t->sample_bytes + 1;
     for (int i = 0; i < n; i++) {
         const uint64_t place = mix(mix(seed) ^ (first + (uint64_t)i)) % n_places;

@@ -56,7 +56,7 @@ static void catch_signals(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = request_stop;
-    action.sa_flags = SA_RESTART;
+    action.sa_flags = SA_RESTART;           /* a step in progress is not disturbed */
     (void)sigaction(SIGINT, &action, NULL); /* fails only for signals that do not exist */
     (void)sigaction(SIGTERM, &action, NULL);
 }
@@ -84,6 +84,7 @@ static hp_status check_directory(const char *option, const char *path) {
     return HP_OK;
 }
 
+/* A file is not created yet: a run that fails early leaves none. */
 static hp_status check_file(const char *option, const char *path) {
     char directory[4096] = ".";
     const char *slash = strrchr(path, '/');
@@ -184,6 +185,7 @@ static hp_status make_optimizer(trainer *t) {
     return hp_optimizer_create(t->fsdp, t->o->optimizer, &config, &t->optimizer);
 }
 
+/* The optimizer's state comes back too, else the next update would differ. */
 static hp_status resume(trainer *t) {
     if (!*t->o->resume)
         return HP_OK;
@@ -227,6 +229,7 @@ static hp_status set_up(trainer *t) {
     return begin_report(t);
 }
 
+/* In the reverse order of set_up; everything takes NULL. */
 static void tear_down(trainer *t) {
     if (t->report)
         report_close(t->report);
@@ -243,6 +246,7 @@ static void tear_down(trainer *t) {
 
 /* ---- a step ---- */
 
+/* Shards, gathered units and gradients lie in symmetric memory; the rest is this rank's own. */
 static hp_status peak_bytes(const trainer *t, double *out_bytes) {
     hp_symm_stats memory;
     hp_fsdp_stats stats;
@@ -256,6 +260,7 @@ static hp_status peak_bytes(const trainer *t, double *out_bytes) {
 /* What the ranks tell each other after a step; all are sums over the ranks. */
 enum { LOSS, STOP, UNSHARD_NS, REDUCE_NS, REPLICATE_NS, N_SHARED };
 
+/* The stop travels with the loss, so that no rank begins a step that another does not. */
 static hp_status share(trainer *t, double loss, step_record *out, bool *out_stop) {
     hp_group *all = hp_world_group(t->world);
     const double n_ranks = hp_world_size(t->world);
@@ -323,6 +328,7 @@ static hp_status evaluate(trainer *t, uint64_t step, double *out_loss) {
     return HP_OK;
 }
 
+/* The end may fall on a step that was saved already. */
 static hp_status save(trainer *t, uint64_t step) {
     if (!*t->o->save || t->saved_step == step)
         return HP_OK;
@@ -345,6 +351,7 @@ static bool is_due(int64_t every, uint64_t step) {
     return every > 0 && step % (uint64_t)every == 0;
 }
 
+/* The loss before training is measured too: it is what the curve starts from. */
 static hp_status train_all(trainer *t, uint64_t *out_done, bool *out_stop) {
     double ignored;
     uint64_t step = t->first_step;
