@@ -30,17 +30,21 @@ extern "C" {
 
 /* out[i * count + k] = in of rank i [k]. in: [count], out: [size * count]. in may be this rank's
  * place in out. Steps 2, bytes read per rank (n - 1) * count. */
-HP_MUST_CHECK hp_status hp_all_gather(hp_group *group, const void *in, void *out, uint64_t count, hp_dtype dtype);
+HP_MUST_CHECK hp_status hp_all_gather(hp_group *group, const void *in, void *out, uint64_t count,
+                                      hp_dtype dtype);
 
 /* out[k] = op over ranks of in[rank * count + k]. in: [size * count], out: [count]; out may be this
  * rank's place in in. Reads n * count, writes count per rank. */
-HP_MUST_CHECK hp_status hp_reduce_scatter(hp_group *group, const void *in, void *out, uint64_t count, hp_dtype dtype, hp_reduce op);
+HP_MUST_CHECK hp_status hp_reduce_scatter(hp_group *group, const void *in, void *out,
+                                          uint64_t count, hp_dtype dtype, hp_reduce op);
 
 /* out[k] = op over ranks of in[k]. in, out: [count]; in == out is in place. */
-HP_MUST_CHECK hp_status hp_all_reduce(hp_group *group, const void *in, void *out, uint64_t count, hp_dtype dtype, hp_reduce op);
+HP_MUST_CHECK hp_status hp_all_reduce(hp_group *group, const void *in, void *out, uint64_t count,
+                                      hp_dtype dtype, hp_reduce op);
 
 /* data of rank root, on every rank. data: [count]. */
-HP_MUST_CHECK hp_status hp_broadcast(hp_group *group, void *data, uint64_t count, hp_dtype dtype, int root);
+HP_MUST_CHECK hp_status hp_broadcast(hp_group *group, void *data, uint64_t count, hp_dtype dtype,
+                                     int root);
 
 /* Returns when every member has entered. */
 HP_MUST_CHECK hp_status hp_barrier(hp_group *group);

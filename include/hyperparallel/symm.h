@@ -78,7 +78,8 @@ HP_MUST_CHECK hp_status hp_symm_wait(hp_symm memory, uint64_t offset, hp_compare
                                      uint64_t value, uint64_t timeout_ms);
 
 /* Where `rank`'s block lies in this process; valid until the free. */
-HP_MUST_CHECK hp_status hp_symm_pointer(hp_symm memory, int rank, hp_group *group, void **out_pointer);
+HP_MUST_CHECK hp_status hp_symm_pointer(hp_symm memory, int rank, hp_group *group,
+                                        void **out_pointer);
 HP_MUST_CHECK hp_status hp_symm_stats_get(const hp_world *world, hp_symm_stats *out_stats);
 
 #ifdef __cplusplus

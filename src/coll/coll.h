@@ -29,7 +29,8 @@ typedef struct hpi_coll {
 
 hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
 hp_status hpi_reduce_scatter(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
-hp_status hpi_all_reduce(hp_group *group, const hpi_coll *c, uint64_t *out_seq); /* count elements, blocks 1 */
+hp_status hpi_all_reduce(hp_group *group, const hpi_coll *c,
+                         uint64_t *out_seq); /* count elements, blocks 1 */
 hp_status hpi_broadcast(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
 /* Wait until every member has finished reading for collective `seq`. Any thread. */
 hp_status hpi_coll_drain(hp_group *group, uint64_t seq);
@@ -39,11 +40,18 @@ uint64_t hpi_coll_seq(hp_group *group);
 /* The collectives as kinds for an executor whose context is a hpi_bindings. Operands: reads[0],
  * writes[0]; the count follows from reads[0], blocks and the kind; out_dtype from the size of
  * writes[0]; op.reduce is the reduction; op.seq counts on bindings->comm_base. */
-enum { HPI_KIND_ALL_GATHER = 0, HPI_KIND_REDUCE_SCATTER = 1, HPI_KIND_ALL_REDUCE = 2, HPI_N_COLL_KINDS = 3 };
+enum {
+    HPI_KIND_ALL_GATHER = 0,
+    HPI_KIND_REDUCE_SCATTER = 1,
+    HPI_KIND_ALL_REDUCE = 2,
+    HPI_N_COLL_KINDS = 3
+};
 extern const hp_kind hpi_coll_kinds[HPI_N_COLL_KINDS];
 
 /* Kernels, for those who add and convert outside a collective. out may equal a or in.
- * hpi_convert: element by element, rounded to nearest even; dtypes fp64, fp32, bf16 among each other. */
-hp_status hpi_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype, uint64_t count);
+ * hpi_convert: element by element, rounded to nearest even; dtypes fp64, fp32, bf16 among each
+ * other. */
+hp_status hpi_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype,
+                      uint64_t count);
 
 #endif

@@ -2,11 +2,11 @@
  *
  * coll/inside.h - the inside of room `coll`: one collective on its way through.
  *
- *     check   arguments and sizes, nothing touched                          check.c
- *     enter   say on the ENTER line what I am about to do and where my      enter.c
+ *     check   arguments and sizes, nothing touched                                         check.c
+ *     enter   say on the ENTER line what I am about to do and where my                     enter.c
  *             operands lie; wait until all have, compare, find their places
- *     move    the first algorithm whose needs are met (algorithms.def)      gather.c reduce.c stage.c
- *     leave   post the READ line: I have finished with the peers' memory    coll.c
+ *     move    by the first algorithm whose needs are met              gather.c, reduce.c, stage.c
+ *     leave   post the READ line: I have finished with the peers' memory                    coll.c
  *
  * A collective's number, its sequence on the group, is the value of the lines. Every rank waits for
  * every peer's ENTER, which all the rest leans on: see enter.c.
@@ -28,7 +28,12 @@ typedef enum hpi_collective {
 typedef struct hpi_run hpi_run;
 
 /* A row of algorithms.def. */
-typedef enum hpi_needs { HPI_NEEDS_NOTHING, HPI_NEEDS_WORDS, HPI_NEEDS_INPUTS, HPI_NEEDS_OUTPUTS } hpi_needs;
+typedef enum hpi_needs {
+    HPI_NEEDS_NOTHING,
+    HPI_NEEDS_WORDS,
+    HPI_NEEDS_INPUTS,
+    HPI_NEEDS_OUTPUTS
+} hpi_needs;
 typedef struct hpi_algorithm {
     hpi_collective what;
     const char *name;
@@ -50,8 +55,8 @@ typedef struct hpi_entered {
 /* Hangs on a group; made by the first collective. Used by one thread at a time, but for `seq`. */
 typedef struct hpi_coll_state {
     hp_group *group;
-    _Atomic uint64_t seq;    /* of the last collective that began */
-    const char *only;        /* force this algorithm; NULL: choose */
+    _Atomic uint64_t seq;      /* of the last collective that began */
+    const char *only;          /* force this algorithm; NULL: choose */
     const hpi_algorithm *last; /* that ran */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
@@ -75,11 +80,11 @@ struct hpi_run {
     const char *name; /* a literal: "all_reduce" */
     int rank, n;
     uint64_t seq;
-    uint64_t in_size, out_size;       /* bytes of an element */
-    uint64_t in_bytes, out_bytes;     /* of this rank's operands */
-    bool is_small;                    /* the input travels in the words */
+    uint64_t in_size, out_size;   /* bytes of an element */
+    uint64_t in_bytes, out_bytes; /* of this rank's operands */
+    bool is_small;                /* the input travels in the words */
     bool inputs_placed, outputs_placed;
-    const hpi_algorithm *algorithm;   /* NULL: nothing moves */
+    const hpi_algorithm *algorithm; /* NULL: nothing moves */
 };
 
 /* ---- check.c ---- */
@@ -91,8 +96,8 @@ const char *hpi_reduce_name(hp_reduce op);
 /* ---- enter.c ---- */
 
 /* Meet: returns when every member has entered this collective and all mean the same, with
- * state->in and state->out filled as the algorithm that was chosen needs. Errors: MISMATCH, and what
- * waiting gives. */
+ * state->in and state->out filled as the algorithm that was chosen needs. Errors: MISMATCH, and
+ * what waiting gives. */
 hp_status hpi_coll_enter(hpi_run *run);
 
 /* ---- gather.c, reduce.c: where the data lie ---- */
@@ -105,14 +110,16 @@ hp_status hpi_reduce_push(hpi_run *run);
 
 /* Bytes [begin, end) of rank `part`'s part of a [blocks][n][count] tensor, to or from a plain array
  * that holds these bytes alone. */
-void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t begin, uint64_t end);
+void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t begin,
+                      uint64_t end);
 void hpi_part_collect(const hpi_run *run, int part, void *plain, uint64_t begin, uint64_t end);
 /* Reduce `count` elements from state->in, each at in_offset bytes, and store the result at
  * out_offset bytes of each of out[0..n_out). */
 void hpi_reduce_span(const hpi_run *run, uint64_t in_offset, unsigned char *const *out, int n_out,
                      uint64_t out_offset, uint64_t count);
 /* The elements of [0, count) that `rank` owns: cut at cache lines, so that owners share none. */
-void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin, uint64_t *out_end);
+void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
+               uint64_t *out_end);
 
 /* ---- stage.c: through cells, for ordinary memory ---- */
 
@@ -124,7 +131,7 @@ void hpi_stage_close(hpi_coll_state *state);
 
 /* ---- coll.c ---- */
 
-/* Force an algorithm by name on this rank; NULL: choose again. All members must agree. For tests. */
+/* Force an algorithm by name; NULL: choose again. All members must agree. For tests. */
 hp_status hpi_coll_only(hp_group *group, const char *name);
 /* The algorithm that ran last on this group, "" when nothing was moved. */
 const char *hpi_coll_last(hp_group *group);

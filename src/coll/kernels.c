@@ -12,7 +12,7 @@
 /* Which variant runs is decided when the library is loaded. AVX-512 gained nothing: the loops wait
  * for other cores. The ifuncs run before the sanitizers are up, and clang 14 has no clones. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__) &&       \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    !defined(HP_PLAIN_KERNELS) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define FAST __attribute__((optimize("O3"), target_clones("avx2", "default")))
 #elif defined(__GNUC__) && !defined(__clang__)
 #define FAST __attribute__((optimize("O3")))

@@ -15,7 +15,7 @@ typedef struct hpi_kernel {
     void (*leaves[HPI_N_COMBINE])(const void *const *in, int n, void *acc, uint64_t count);
     /* acc = acc op more, both of the sum type */
     void (*merge[HPI_N_COMBINE])(void *acc, const void *more, uint64_t count);
-    void (*divide)(void *acc, uint64_t divisor, uint64_t count);     /* NULL for integers */
+    void (*divide)(void *acc, uint64_t divisor, uint64_t count); /* NULL for integers */
     void (*narrow)(const void *acc, void *out, uint64_t count); /* NULL: sum type and dtype agree */
 } hpi_kernel;
 

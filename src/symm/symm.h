@@ -15,7 +15,8 @@ hp_status hpi_symm_begin(hp_world *world);
 /* Is [pointer, pointer + bytes) inside a live allocation that all members of `group` hold? Then
  * out_peers[i], i in [0, group size), is the same place in group rank i's block as seen from here,
  * provided that every member passes the same place; else false. No lock, no allocation. */
-bool hpi_symm_peers(hp_group *group, const void *pointer, uint64_t bytes, unsigned char **out_peers);
+bool hpi_symm_peers(hp_group *group, const void *pointer, uint64_t bytes,
+                    unsigned char **out_peers);
 
 /* The allocation around a pointer and the offset in it, so that ranks can tell each other where
  * their operand lies: {key, offset}, key 0 when the memory is ordinary. The key is equal on all
@@ -31,8 +32,8 @@ void *hpi_symm_at(hp_world *world, hpi_place place, int world_rank);
 /* hp_symm_alloc for a caller that holds `group` (hpi_group_enter), as a collective does. */
 hp_status hpi_symm_alloc_inside(hp_group *group, uint64_t bytes, uint64_t alignment,
                                 hp_symm *out_memory);
-/* hp_symm_free without the others: the caller knows that no member reaches for this rank's block any
- * more. All-zero handle: nothing. */
+/* hp_symm_free without the others: the caller knows that no member reaches for this rank's block
+ * any more. All-zero handle: nothing. */
 void hpi_symm_drop(hp_symm memory);
 
 /* Freed blocks are filled with 0xdb from now on, so that a use after free shows. For tests. */

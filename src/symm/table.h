@@ -13,22 +13,22 @@
 
 /* One allocation as this rank sees it. Immutable once published, but for is_dead. */
 typedef struct hpi_block {
-    uint64_t key;          /* the handle's id, equal on all members */
-    uint64_t bytes;        /* of one member's block, as asked for */
-    uint64_t offset;       /* of this rank's block in its segment; 0 when spanning */
-    unsigned char *base;   /* this rank's block */
-    hp_group *group;       /* that it was allocated over */
-    void *map;             /* the mapping of a spanning block, else NULL */
+    uint64_t key;        /* the handle's id, equal on all members */
+    uint64_t bytes;      /* of one member's block, as asked for */
+    uint64_t offset;     /* of this rank's block in its segment; 0 when spanning */
+    unsigned char *base; /* this rank's block */
+    hp_group *group;     /* that it was allocated over */
+    void *map;           /* the mapping of a spanning block, else NULL */
     int n_members;
-    int *members;          /* [n_members], world ranks by group rank */
-    unsigned char **at;    /* [world size], blocks as seen here, by world rank; NULL: no member */
+    int *members;       /* [n_members], world ranks by group rank */
+    unsigned char **at; /* [world size], blocks as seen here, by world rank; NULL: no member */
     _Atomic uint32_t is_dead;
     struct hpi_block *next_purged;
 } hpi_block;
 
 typedef struct hpi_snapshot {
     struct hpi_snapshot *next_retired;
-    hpi_block *purged;    /* blocks that the next snapshot left out */
+    hpi_block *purged; /* blocks that the next snapshot left out */
     uint32_t n;
     hpi_block **by_key, **by_base; /* [n] each, sorted */
 } hpi_snapshot;
@@ -36,7 +36,7 @@ typedef struct hpi_snapshot {
 typedef struct hpi_table {
     _Atomic(hpi_snapshot *) now; /* NULL: empty */
     _Atomic uint64_t n_readers;
-    hpi_snapshot *retired;       /* writers only */
+    hpi_snapshot *retired; /* writers only */
 } hpi_table;
 
 /* Between enter and leave no snapshot and no block is freed. Threads: any. */

@@ -16,7 +16,8 @@
 void oracle_reduce(hp_dtype dtype, hp_dtype out_dtype, hp_reduce op, const void *const *in, int n,
                    void *out, uint64_t count);
 
-/* The same bits, a NaN being equal to any NaN? Else *out_first is the first element that differs. */
+/* The same bits, a NaN being equal to any NaN? Else *out_first is the first element that differs.
+ */
 bool oracle_same(hp_dtype dtype, const void *a, const void *b, uint64_t count, uint64_t *out_first);
 
 /* Seeded data for any dtype; floats hold, now and then, NaN, infinities, -0, denormals and the

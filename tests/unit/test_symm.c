@@ -513,7 +513,7 @@ static void readers_body(hp_world *world, void *argument) {
     RANK_OK(hp_symm_pointer(r.memory, hp_world_rank(world), NULL, &base));
     r.base = base;
     RANK_CHECK(pthread_create(&thread, NULL, reader_main, &r) == 0);
-    for (uint64_t i = 0; i < 200; i++) {
+    for (uint64_t i = 0; i < 50; i++) {
         hp_symm a, b;
         RANK_OK(hp_symm_alloc(world, NULL, i * 64, 0, &a));
         RANK_OK(hp_symm_alloc(world, NULL, 64, 0, &b));
