@@ -77,6 +77,7 @@ static hp_status prepare(hp_world *world, const hpi_identity *identity, hello *h
     uint64_t heap_bytes;
     hpi_segment *own = &world->segments[world->rank];
     HP_TRY(hpi_share_open(world, h->token));
+    HP_TRY(hpi_heap_check(&world->options, world->n_ranks));
     HP_TRY(hpi_heap_bytes(&world->options, world->n_ranks, &heap_bytes));
     if (identity->origin == HPI_FROM_LAUNCHER)
         return adopt_segment(identity, heap_bytes, own);

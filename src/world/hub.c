@@ -17,6 +17,7 @@ static hp_status hub_fill(hp_hub *hub, int n_ranks) {
     hpi_options options;
     uint64_t heap_bytes;
     HP_TRY(hpi_options_load(&options));
+    HP_TRY(hpi_heap_check(&options, n_ranks));
     HP_TRY(hpi_heap_bytes(&options, n_ranks, &heap_bytes));
     hub->segments = hpi_alloc((size_t)n_ranks, sizeof *hub->segments);
     if (!hub->segments)

@@ -59,6 +59,8 @@ void hpi_memory_read(const char *root, hpi_memory *out_memory);
 hp_status hpi_memory_check(const hpi_memory *memory, uint64_t bytes, const char *what);
 /* The heap that each of n_local ranks reserves: the option, or what the machine has. */
 hp_status hpi_heap_bytes(const hpi_options *options, int n_local, uint64_t *out_bytes);
+/* Is there room for the heaps that the option promises to all ranks? Errors: LIMIT. */
+hp_status hpi_heap_check(const hpi_options *options, int n_local);
 
 /* ---- world -------------------------------------------------------------------------------- */
 

@@ -144,3 +144,12 @@ hp_status hpi_heap_bytes(const hpi_options *options, int n_local, uint64_t *out_
     *out_bytes = hpi_max(bytes / HPI_PAGE_BYTES, 1) * HPI_PAGE_BYTES;
     return HP_OK;
 }
+
+hp_status hpi_heap_check(const hpi_options *options, int n_local) {
+    hpi_memory m;
+    uint64_t bytes;
+    if (!hpi_multiply(options->heap_size, (uint64_t)n_local, &bytes))
+        bytes = UINT64_MAX;
+    hpi_memory_read("", &m);
+    return hpi_memory_check(&m, bytes, "SYMMETRIC_MEMORY_HEAP_SIZE of all ranks of this node");
+}

@@ -60,8 +60,8 @@ int hpi_store_server_count(const hpi_store_server *server);
 int hpi_store_server_fd(const hpi_store_server *server, int index);
 /* Read what has come on a connection and answer it. */
 void hpi_store_server_read(hpi_store_server *server, int index);
-/* How many ranks have said BYE. */
-int hpi_store_server_n_done(const hpi_store_server *server);
+/* Has every rank that is connected said BYE? */
+bool hpi_store_server_is_done(const hpi_store_server *server);
 
 /* ---- store_tcp.c --------------------------------------------------------------------------- */
 

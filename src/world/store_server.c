@@ -38,7 +38,7 @@ typedef struct store_connection {
 } store_connection;
 
 struct hpi_store_server {
-    int n_ranks, n_connections, n_done, ended_rank;
+    int n_ranks, n_connections, ended_rank;
     uint64_t job;
     store_connection **connections;
     int capacity;
@@ -119,8 +119,12 @@ int hpi_store_server_count(const hpi_store_server *s) {
 int hpi_store_server_fd(const hpi_store_server *s, int index) {
     return s->connections[index]->fd;
 }
-int hpi_store_server_n_done(const hpi_store_server *s) {
-    return s->n_done;
+bool hpi_store_server_is_done(const hpi_store_server *s) {
+    for (int i = 0; i < s->n_connections; i++)
+        if (s->connections[i]->fd >= 0 && s->connections[i]->is_known &&
+            !s->connections[i]->is_done)
+            return false;
+    return true;
 }
 
 /* ---- answering ----------------------------------------------------------------------------- */
@@ -238,10 +242,9 @@ static void serve(hpi_store_server *s, store_connection *c) {
         serve_set(s, c, head->id, key, body, head->value_bytes);
     else if (head->op == HPI_STORE_GET)
         serve_get(s, c, head->id, key);
-    else if (head->op == HPI_STORE_BYE) {
-        s->n_done++;
+    else if (head->op == HPI_STORE_BYE)
         c->is_done = true;
-    } else
+    else
         connection_close(c);
 }
 

@@ -15,13 +15,14 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define MS UINT64_C(1000000)
-enum { LOOK_MS = 100, RETRY_MS = 20, GREETING_MS = 10000, WHERE_BYTES = 96 };
+enum { LOOK_MS = 100, LINGER_MS = 2000, RETRY_MS = 20, GREETING_MS = 10000, WHERE_BYTES = 96 };
 
 typedef struct tcp_store {
     hp_store client;
@@ -30,6 +31,7 @@ typedef struct tcp_store {
     hpi_store_server *server;
     int listen_fd, n_ranks;
     uint64_t deadline_ns;
+    _Atomic bool is_closing; /* rank 0 itself is done */
     pthread_t thread;
     bool has_thread;
 } tcp_store;
@@ -142,8 +144,11 @@ static void serve_once(tcp_store *t, struct pollfd *polls) {
 static void *serve(void *argument) {
     tcp_store *t = argument;
     struct pollfd *polls = hpi_alloc((size_t)t->n_ranks * 2 + 32, sizeof *polls);
-    while (polls && hpi_store_server_n_done(t->server) < t->n_ranks &&
-           hpi_now_ns() < t->deadline_ns)
+    /* ranks that give up do so a little later than rank 0 does: they are served to the end */
+    const uint64_t end_ns = t->deadline_ns + LINGER_MS * MS;
+    while (polls && hpi_now_ns() < end_ns &&
+           !(atomic_load_explicit(&t->is_closing, memory_order_acquire) &&
+             hpi_store_server_is_done(t->server)))
         serve_once(t, polls);
     hpi_free(polls);
     return NULL;
@@ -252,8 +257,9 @@ static void tcp_close(void *context) {
     tcp_store *t = context;
     if (t->client.close)
         t->client.close(t->client.context);
+    atomic_store_explicit(&t->is_closing, true, memory_order_release);
     if (t->has_thread)
-        pthread_join(t->thread, NULL); /* ends when every rank has closed, or at the deadline */
+        pthread_join(t->thread, NULL);
     hpi_store_server_destroy(t->server);
     if (t->listen_fd >= 0)
         close(t->listen_fd);

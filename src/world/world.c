@@ -76,9 +76,6 @@ static hp_status meet(hp_world *world) {
     HP_TRY(take_generation(world));
     atomic_store_explicit(&hpi_world_control(world, world->rank)->blamed, 0, memory_order_release);
     hpi_world_doing(world, "joining the job");
-    if (world->options.heap_size)
-        HP_TRY(hpi_world_check_memory(world, world->options.heap_size * (uint64_t)world->n_ranks,
-                                      "SYMMETRIC_MEMORY_HEAP_SIZE of all ranks of this node"));
     HP_TRY(gather(world, HPI_LIFE_ARRIVED, "world_create (arriving)"));
     if (world->generation > 1)
         HP_TRY(hpi_segment_clear(&world->segments[world->rank]));

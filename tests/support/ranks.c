@@ -217,6 +217,8 @@ static void run_threads(ranks_job *job) {
 static int process_main(void *argument) {
     ranks_job *job = argument;
     rank_run *run = &job->runs[0];
+    const char *rank = getenv("RANK");
+    run->rank = rank ? atoi(rank) : -1;
     if (rank_main(run))
         return 0;
     fprintf(stderr, "%s\n", run->text);
