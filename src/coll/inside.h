@@ -69,7 +69,8 @@ typedef struct hpi_coll_state {
     hp_symm staging;
     unsigned char **cells; /* [size], rank's first cell as seen here */
     uint64_t cell_bytes;
-    uint64_t tick; /* steps over the CHUNK line so far, equal on all ranks */
+    uint64_t staged_seq; /* the last collective that used them */
+    uint64_t tick;       /* steps over the CHUNK line so far, equal on all ranks */
 } hpi_coll_state;
 
 struct hpi_run {

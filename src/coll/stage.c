@@ -18,6 +18,7 @@ enum { CELL_BYTES = 128 * 1024, LEAST_PART_BYTES = 1024 };
 
 static hp_status stage_open(hpi_run *run) {
     hpi_coll_state *s = run->state;
+    s->staged_seq = run->seq;
     if (s->cell_bytes)
         return HP_OK;
     const uint64_t bytes = hpi_max(CELL_BYTES, (uint64_t)run->n * LEAST_PART_BYTES);
@@ -31,9 +32,14 @@ static hp_status stage_open(hpi_run *run) {
     return HP_OK;
 }
 
-/* Every public collective ends drained, so no peer reads our cells any more. */
+/* Local, like the end of a group. Where a peer may still be reading our cells, because the group
+ * has failed, they stay taken until the world ends. */
 void hpi_stage_close(hpi_coll_state *state) {
-    if (state->cell_bytes)
+    bool is_read = state->cell_bytes > 0;
+    for (int i = 0; is_read && i < hp_group_size(state->group); i++)
+        if (i != hp_group_rank(state->group))
+            is_read = hpi_line_reached(state->group, i, HPI_LINE_READ, state->staged_seq);
+    if (is_read)
         hpi_symm_drop(state->staging);
 }
 

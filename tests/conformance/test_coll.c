@@ -552,6 +552,34 @@ static void death_body(hp_world *world, void *argument) {
     RANK_FAILS(hp_barrier(group), HP_ERR_PEER);
 }
 
+/* The cells are taken by the first collective that stages, once, and go with the group. */
+static void cells_body(hp_world *world, void *argument) {
+    hp_group *group = NULL;
+    hp_symm_stats before, during, later;
+    float in[100] = {0}, out[100];
+    (void)argument;
+    RANK_OK(hp_barrier(hp_world_group(world)));
+    RANK_OK(hp_symm_stats_get(world, &before));
+    RANK_OK(hp_group_duplicate(hp_world_group(world), &group));
+    RANK_OK(hp_all_reduce(group, in, out, 4, HP_FP32, HP_SUM)); /* in words: no cells */
+    RANK_OK(hp_symm_stats_get(world, &during));
+    RANK_CHECK(during.allocated_bytes == before.allocated_bytes);
+    RANK_OK(hp_all_reduce(group, in, out, 100, HP_FP32, HP_SUM));
+    RANK_OK(hp_symm_stats_get(world, &during));
+    RANK_CHECK(during.n_allocations == before.n_allocations + 1);
+    const uint64_t n_allocs = hpi_alloc_count();
+    for (int i = 0; i < 100; i++)
+        RANK_OK(hp_all_gather(group, in, out, 20, HP_FP32));
+    RANK_OK(hp_barrier(group));
+    if (!hpi_world_is_threads(world)) /* the count is the process's */
+        RANK_CHECK(hpi_alloc_count() == n_allocs);
+    RANK_OK(hp_symm_stats_get(world, &later));
+    RANK_CHECK(later.allocated_bytes == during.allocated_bytes);
+    hp_group_destroy(group);
+    RANK_OK(hp_symm_stats_get(world, &later));
+    RANK_CHECK(later.allocated_bytes == before.allocated_bytes);
+}
+
 /* ---- two threads, overlapping groups ---- */
 
 typedef struct side {
@@ -714,6 +742,11 @@ static void test_arguments(void **state) {
     ranks_run(3, RANKS_THREADS, arguments_body, NULL);
     ranks_run(3, RANKS_THREADS, large_counts_body, NULL);
 }
+static void test_cells(void **state) {
+    (void)state;
+    ranks_run(3, RANKS_THREADS, cells_body, NULL);
+    ranks_run(2, RANKS_PROCESSES, cells_body, NULL);
+}
 static void test_death(void **state) {
     (void)state;
     ranks_run(3, RANKS_THREADS, death_body, NULL);
@@ -740,7 +773,7 @@ int main(void) {
         cmocka_unit_test(test_back_to_back), cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_arguments),    cmocka_unit_test(test_overlapping_groups),
         cmocka_unit_test(test_kinds),        cmocka_unit_test(test_death),
-        cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_cells),        cmocka_unit_test(test_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

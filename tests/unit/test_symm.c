@@ -275,6 +275,7 @@ static void handles_body(hp_world *world, void *argument) {
     RANK_OK(hp_symm_free(stale));
     for (int i = 0; i < 4096; i++)
         RANK_CHECK(((unsigned char *)base)[i] == 0xdb);
+    RANK_CHECK(hpi_symm_place(world, base, 8).key == 0); /* ordinary memory again */
     RANK_OK(hp_barrier(hp_world_group(world)));
     RANK_OK(hp_symm_alloc(world, NULL, 4096, 0, &reused));
     RANK_OK(hp_symm_pointer(reused, rank, NULL, &again));
