@@ -5,8 +5,10 @@
  * Every member makes the same call, with the same count, dtype and op, in the same order; ranks
  * that disagree get HP_ERR_MISMATCH saying how. Counts are elements, of any size including 0.
  * Buffers may lie in symmetric memory (read and written where they are) or in ordinary memory
- * (staged), at any alignment of an element. On return outputs are valid and every buffer may be
- * used again. A group's calls come from one thread at a time (BUSY otherwise).
+ * (staged), at any address; input and output are apart, or in place as each call says (ARGUMENT
+ * otherwise). On return outputs are valid and every buffer may be used again. A group's calls come
+ * from one thread at a time (BUSY otherwise). After a failure that is not about the arguments the
+ * group stays failed.
  *
  * The bit contract: the sum over a group is the balanced binary tree over the group's ranks,
  * ((r0+r1)+(r2+r3))+..., in fp32 (fp64 for fp64; integers wrap), whatever the chunking, memory or
