@@ -21,9 +21,9 @@
             return hp_try_status_;                                                                 \
     } while (0)
 
-/* Write the record and yield the status: return HPI_FAIL(HP_ERR_ARGUMENT, "expected ..., given ...").
- * The status is named again, and not taken from hpi_fail, so that the compiler sees that a failing
- * function does not go on to use its outputs. */
+/* Write the record and yield the status: return HPI_FAIL(HP_ERR_ARGUMENT, "expected ..., given
+ * ..."). The status is named again, and not taken from hpi_fail, so that the compiler sees that a
+ * failing function does not go on to use its outputs. */
 #define HPI_FAIL(status, ...) HPI_FAIL_RANK(status, -1, __VA_ARGS__)
 /* The same, naming the rank (in the world) whose doing it was. */
 #define HPI_FAIL_RANK(status, world_rank, ...)                                                     \
@@ -49,15 +49,25 @@ uint64_t hpi_now_ns(void);
 void hpi_sleep_ns(uint64_t ns);
 
 /* Arithmetic that cannot surprise. */
-static inline uint64_t hpi_ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
-static inline uint64_t hpi_align_up(uint64_t a, uint64_t to) { return (a + to - 1) / to * to; }
-static inline bool hpi_is_power_of_two(uint64_t a) { return a != 0 && (a & (a - 1)) == 0; }
+static inline uint64_t hpi_ceil_div(uint64_t a, uint64_t b) {
+    return a / b + (a % b != 0);
+}
+static inline uint64_t hpi_align_up(uint64_t a, uint64_t to) {
+    return (a + to - 1) / to * to;
+}
+static inline bool hpi_is_power_of_two(uint64_t a) {
+    return a != 0 && (a & (a - 1)) == 0;
+}
 /* a * b, or false when it does not fit. */
 static inline bool hpi_multiply(uint64_t a, uint64_t b, uint64_t *out) {
     return !__builtin_mul_overflow(a, b, out);
 }
-static inline uint64_t hpi_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static inline uint64_t hpi_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static inline uint64_t hpi_min(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+static inline uint64_t hpi_max(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
 
 /* splitmix64: one step of a seeded sequence. Source: Steele, Lea, Flood, OOPSLA 2014. */
 uint64_t hpi_random_next(uint64_t *state);
@@ -79,7 +89,8 @@ static inline uint16_t hpi_fp32_to_bf16(float f) {
     return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-/* The type in which contributions of `dtype` are summed: fp64 for fp64, itself for integers, else fp32. */
+/* The type in which contributions of `dtype` are summed: fp64 for fp64, itself for integers, else
+ * fp32. */
 hp_dtype hpi_sum_dtype(hp_dtype dtype);
 bool hpi_dtype_is_float(hp_dtype dtype);
 

@@ -10,7 +10,9 @@
 static _Atomic uint64_t alloc_count; /* statistics and a test hook, no state of any world */
 static _Atomic uint64_t fail_at;
 
-uint64_t hpi_alloc_count(void) { return atomic_load_explicit(&alloc_count, memory_order_relaxed); }
+uint64_t hpi_alloc_count(void) {
+    return atomic_load_explicit(&alloc_count, memory_order_relaxed);
+}
 
 void hpi_alloc_fail_after(uint64_t n) {
     atomic_store_explicit(&fail_at, n ? hpi_alloc_count() + n : 0, memory_order_relaxed);
@@ -40,7 +42,9 @@ void *hpi_alloc_aligned(size_t alignment, size_t bytes) {
     return memory;
 }
 
-void hpi_free(void *memory) { free(memory); }
+void hpi_free(void *memory) {
+    free(memory);
+}
 
 char *hpi_strdup(const char *text) {
     const size_t n = strlen(text) + 1;

@@ -20,8 +20,9 @@ hp_status hpi_environment_int(const char *name, int64_t least, int64_t most, int
     errno = 0;
     const int64_t value = text ? strtoll(text, &end, 10) : fallback;
     if (text && (errno || end == text || *end || value < least || value > most))
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected %s to be a whole number from %lld to %lld, given \"%s\"",
-                        name, (long long)least, (long long)most, text);
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected %s to be a whole number from %lld to %lld, given \"%s\"", name,
+                        (long long)least, (long long)most, text);
     *out_value = value;
     return HP_OK;
 }
@@ -40,7 +41,8 @@ hp_status hpi_parse_bytes(const char *text, uint64_t *out_bytes) {
         end++;
     }
     if (!good || *end)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected bytes like 1048576, 64M or 2G, given \"%s\"", text);
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected bytes like 1048576, 64M or 2G, given \"%s\"",
+                        text);
     *out_bytes = value;
     return HP_OK;
 }
@@ -51,8 +53,10 @@ static hp_status load_number(const char *name, bool in_bytes, uint64_t fallback,
     uint64_t value = fallback;
     if (text) {
         const bool has_suffix = !isdigit((unsigned char)text[strlen(text) - 1]);
-        if (hpi_parse_bytes(text, &value) || (has_suffix && !in_bytes) || value < least || value > most)
-            return HPI_FAIL(HP_ERR_ARGUMENT, "expected %s to be a whole number from %llu to %llu%s, given \"%s\"",
+        if (hpi_parse_bytes(text, &value) || (has_suffix && !in_bytes) || value < least ||
+            value > most)
+            return HPI_FAIL(HP_ERR_ARGUMENT,
+                            "expected %s to be a whole number from %llu to %llu%s, given \"%s\"",
                             name, (unsigned long long)least, (unsigned long long)most,
                             in_bytes ? " (K, M, G or T may follow)" : "", text);
     }

@@ -60,11 +60,32 @@ static hp_status make_layout(hp_fsdp *fsdp, hpi_param *p) {
     return hpi_layout_make(&description, fsdp->n_shards, &p->layout);
 }
 
+/* Every sum of sizes below is a small multiple of this one: with it bounded, none can overflow. */
+static hp_status add_bytes(const hp_unit *unit, const hpi_param *p, uint64_t *total_bytes) {
+    const uint64_t most_bytes = UINT64_C(1) << 46;
+    if (p->is_ignored)
+        return HP_OK;
+    if (p->layout.full_elements < most_bytes / sizeof(double))
+        *total_bytes += p->layout.full_elements * sizeof(double);
+    else
+        *total_bytes = most_bytes;
+    if (*total_bytes < most_bytes)
+        return HP_OK;
+    return HPI_FAIL(
+        HP_ERR_ARGUMENT,
+        "expected parameters of less than %llu bytes together, given more: %s of unit %s "
+        "has %llu elements",
+        (unsigned long long)most_bytes, p->name, unit->name,
+        (unsigned long long)p->layout.n_elements);
+}
+
 static hp_status make_layouts(hp_fsdp *fsdp) {
+    uint64_t total_bytes = 0;
     for (uint32_t i = 0; i < fsdp->n_units; i++)
         for (int j = 0; j < fsdp->units[i]->n_params; j++) {
             HP_TRY(find_tie(fsdp, fsdp->units[i], j));
             HP_TRY(make_layout(fsdp, &fsdp->units[i]->params[j]));
+            HP_TRY(add_bytes(fsdp->units[i], &fsdp->units[i]->params[j], &total_bytes));
         }
     return HP_OK;
 }

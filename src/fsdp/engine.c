@@ -14,7 +14,7 @@ enum { NOBODY = UINT32_MAX };
 /* ---- modes ------------------------------------------------------------------------------- */
 
 hp_status hp_mode_parse(const char *name, hp_mode *out_mode) {
-    if (!name || strcmp(name, "per-param") != 0)
+    if (!name || !out_mode || strcmp(name, "per-param") != 0)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a mode, per-param, given \"%s\"",
                         name ? name : "(null)");
     *out_mode = HP_PER_PARAM;
@@ -93,11 +93,23 @@ hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config, hp_fsdp **
     return HP_OK;
 }
 
+/* Collectives in flight may wait for ranks that will not come: a failed group ends their waits. */
+static void cancel(hp_fsdp *fsdp) {
+    hp_group *const groups[] = {fsdp->shard, fsdp->reduce, fsdp->replicate};
+    (void)HPI_FAIL(HP_ERR_FAILED, "the fsdp was destroyed inside a pass, or after a failure");
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        if (groups[i])
+            hpi_group_fail(groups[i]);
+}
+
 void hp_fsdp_destroy(hp_fsdp *fsdp) {
     if (!fsdp)
         return;
+    const bool is_drained = !fsdp->in_pass && !fsdp->is_failed;
+    if (!is_drained)
+        cancel(fsdp);
     hp_executor_destroy(fsdp->executor);
-    if (!fsdp->in_pass && !fsdp->is_failed) /* drained: nobody reaches for our memory any more */
+    if (is_drained) /* nobody reaches for our memory any more */
         hpi_symm_drop(fsdp->memory);
     hp_group_destroy(fsdp->replicate);
     hp_group_destroy(fsdp->reduce);
@@ -205,8 +217,9 @@ static hp_status end_compute(hp_unit *unit, hpi_hook hook, const char *name) {
 
 hp_status hp_forward_begin(hp_unit *unit) {
     HP_TRY(check_unit(unit, "hp_forward_begin", HPI_PHASE_IDLE));
+    HP_TRY(begin_compute(unit, HPI_HOOK_FORWARD_BEGIN));
     unit->is_forwarded = true;
-    return begin_compute(unit, HPI_HOOK_FORWARD_BEGIN);
+    return HP_OK;
 }
 
 hp_status hp_forward_end(hp_unit *unit) {
@@ -226,8 +239,9 @@ hp_status hp_backward_begin(hp_unit *unit) {
     if (unit->is_backwarded)
         return HPI_FAIL(HP_ERR_UNSUPPORTED,
                         "expected one backward of unit %s in a pass, given a second", unit->name);
+    HP_TRY(begin_compute(unit, HPI_HOOK_BACKWARD_BEGIN));
     unit->is_backwarded = true;
-    return begin_compute(unit, HPI_HOOK_BACKWARD_BEGIN);
+    return HP_OK;
 }
 
 hp_status hp_backward_end(hp_unit *unit) {
@@ -282,7 +296,9 @@ hp_status hp_fsdp_end(hp_fsdp *fsdp) {
                             "expected the end of unit %s before hp_fsdp_end, it is %s",
                             fsdp->units[i]->name, phase_name(fsdp->units[i]->phase));
     HP_TRY(run_hook(fsdp, HPI_HOOK_END, NOBODY));
-    HP_TRY(hp_executor_drain(fsdp->executor));
+    const hp_status drained = hp_executor_drain(fsdp->executor);
+    fsdp->is_failed = drained < 0;
+    HP_TRY(drained);
     if (!hpi_plan_is_idle(fsdp->plan))
         return HPI_FAIL(HP_ERR_STATE,
                         "expected every queue of the plan to be empty at the end of a pass");

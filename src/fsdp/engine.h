@@ -29,8 +29,8 @@ typedef struct hpi_param {
     hp_dtype dtype;  /* of data and gradient */
     hp_dtype master; /* of the shard: fp32 or fp64; dtype when frozen */
     bool is_frozen, is_ignored;
-    bool has_cast;   /* gathered from the cast buffer */
-    int alias_of;    /* index in the unit of the parameter that this is another name of; -1: none */
+    bool has_cast; /* gathered from the cast buffer */
+    int alias_of;  /* index in the unit of the parameter that this is another name of; -1: none */
     hpi_layout layout;
     uint64_t shard_offset, cast_offset, storage_offset, grad_offset, bucket_offset;
     int bucket;      /* 0 fp32, 1 fp64; -1: no gradient */
@@ -67,7 +67,8 @@ struct hp_fsdp {
     hp_world *world;
     hp_mesh *mesh;
     hp_fsdp_config config;
-    hp_group *shard, *reduce, *replicate; /* reduce: duplicate of shard; replicate NULL when its size is 1 */
+    hp_group *shard, *reduce,
+        *replicate; /* reduce: duplicate of shard; replicate NULL when its size is 1 */
     int n_shards, n_replicas, shard_rank, replica_rank;
     hp_unit **units;
     uint32_t n_units, units_capacity;
@@ -77,7 +78,7 @@ struct hp_fsdp {
     hp_executor *executor;
     hpi_plan *plan;
     const char **unit_names;
-    hpi_apply apply;      /* of the running apply operations */
+    hpi_apply apply; /* of the running apply operations */
     void *apply_context;
     bool in_pass, has_gradients;
     hp_pass pass;
@@ -96,12 +97,17 @@ struct hp_fsdp {
 
 /* Pointers into this rank's memory. `full` counts include padding: layout.shard_elements. */
 void *hpi_param_master(const hp_unit *unit, const hpi_param *param);
-void *hpi_param_cast(const hp_unit *unit, const hpi_param *param);      /* NULL without a cast copy */
-void *hpi_param_grad_shard(const hp_unit *unit, const hpi_param *param); /* sum dtype; NULL when frozen */
+void *hpi_param_cast(const hp_unit *unit, const hpi_param *param); /* NULL without a cast copy */
+void *hpi_param_grad_shard(const hp_unit *unit,
+                           const hpi_param *param); /* sum dtype; NULL when frozen */
 /* Has a gradient: trainable, not ignored, not another name of a parameter. */
-static inline bool hpi_param_is_trainable(const hpi_param *p) { return p->bucket >= 0; }
+static inline bool hpi_param_is_trainable(const hpi_param *p) {
+    return p->bucket >= 0;
+}
 /* Held in shards and saved: not ignored, not an alias. */
-static inline bool hpi_param_is_owned(const hpi_param *p) { return !p->is_ignored && p->alias_of < 0; }
+static inline bool hpi_param_is_owned(const hpi_param *p) {
+    return !p->is_ignored && p->alias_of < 0;
+}
 
 /* Run `apply` once per unit as operations on the compute stream. HPI_APPLY_UPDATE writes shards
  * (masters and casts): it waits until no peer reads them. HPI_APPLY_SCALE writes gradient shards.
@@ -112,7 +118,8 @@ hp_status hpi_param_refresh_cast(const hp_unit *unit, const hpi_param *param);
 /* kinds.c: the operations that are not collectives. */
 void hpi_fsdp_register_kinds(hp_kind *out_kinds);
 
-/* unit.c: a managed parameter by number, aliases resolved; NULL with the record when there is none. */
+/* unit.c: a managed parameter by number, aliases resolved; NULL with the record when there is none.
+ */
 const hpi_param *hpi_unit_param(const hp_unit *unit, int param);
 void hpi_units_free(hp_fsdp *fsdp);
 
@@ -136,8 +143,8 @@ hp_status hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint
 /* The operations of the next hook. Errors: STATE when the step differs from the recorded one. */
 hp_status hpi_replay_next(hpi_replay *replay, hpi_hook hook, uint32_t unit, hpi_burst *out_burst);
 
-/* Every rank tells whether it succeeded; all fail alike when one did. `mine` is this rank's status, with
- * its record. Collective over the world; for set-up calls. */
+/* Every rank tells whether it succeeded; all fail alike when one did. `mine` is this rank's status,
+ * with its record. Collective over the world; for set-up calls. */
 hp_status hpi_fsdp_agree(hp_fsdp *fsdp, const char *call, hp_status mine);
 
 #endif

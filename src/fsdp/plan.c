@@ -329,21 +329,22 @@ static uint32_t find_grad_slot(const hpi_plan *plan) {
     return best;
 }
 
-static hp_status take_grad(hpi_plan *plan, uint32_t unit) {
+static bool has_grad_slot(const hpi_plan *plan, uint32_t unit) {
+    return !plan->config->units[unit].grad_bytes || find_grad_slot(plan) != NOBODY;
+}
+
+/* The caller has made sure that there is one. */
+static void take_grad(hpi_plan *plan, uint32_t unit) {
     const hpi_plan_config *config = plan->config;
     if (!config->units[unit].grad_bytes)
-        return HP_OK;
+        return;
     const uint32_t slot = find_grad_slot(plan);
-    if (slot == NOBODY)
-        return HPI_FAIL(HP_ERR_STATE,
-                        "expected at most %u units in backward at once, given one more",
-                        config->n_grad_slots);
+    assert(slot != NOBODY);
     if (plan->grad_owner[slot] != NOBODY)
         release_grad(plan, plan->grad_owner[slot]);
     plan->grad_owner[slot] = unit;
     plan->units[unit].grad =
         emit_allocate(plan, unit, config->grad_slots[slot], config->units[unit].grad_bytes);
-    return HP_OK;
 }
 
 static void emit_backward_begin(hpi_plan *plan, uint32_t unit) {
@@ -357,9 +358,13 @@ static void emit_backward_begin(hpi_plan *plan, uint32_t unit) {
 
 hp_status hpi_plan_backward_begin(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst) {
     start(plan);
+    if (!has_grad_slot(plan, unit)) /* before anything has changed */
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected at most %u units in backward at once, given one more",
+                        plan->config->n_grad_slots);
     HP_TRY(unshard_now(plan, unit));
     HP_TRY(prefetch_backward(plan, unit));
-    HP_TRY(take_grad(plan, unit));
+    take_grad(plan, unit);
     emit_backward_begin(plan, unit);
     return finish(plan, out_burst);
 }
@@ -442,13 +447,24 @@ static uint32_t finish_reduce(hpi_plan *plan) {
     return unit;
 }
 
+/* Also for drained: the bucket, which peers read, is rewritten by the division. */
+static void wait_replicate(hpi_plan *plan, uint32_t unit) {
+    for (int b = 0; b < 2; b++) {
+        const hp_event done = plan->units[unit].replicated[b];
+        if (!done)
+            continue;
+        hp_op *op = emit(plan, HPI_OP_WAIT, HP_STREAM_COMPUTE, unit);
+        wait_for(op, done);
+        wait_for(op, hpi_drained(hpi_event_op(done)));
+    }
+}
+
 static void replicate_after(hpi_plan *plan, uint32_t unit) {
     if (unit == NOBODY || plan->config->n_replicas == 1)
         return;
     issue_replicate(plan, unit);
     if (plan->config->schedule == HP_SERIAL)
-        for (int b = 0; b < 2; b++)
-            emit_wait(plan, unit, plan->units[unit].replicated[b]);
+        wait_replicate(plan, unit);
 }
 
 static void after_backward(hpi_plan *plan, uint32_t unit) {
@@ -491,32 +507,29 @@ void hpi_plan_begin(hpi_plan *plan, hp_pass pass) {
 
 /* Units that got no gradient are reduced as zeros, so that every rank issues the same collectives.
  */
-static hp_status reduce_missing(hpi_plan *plan) {
+static void reduce_missing(hpi_plan *plan) {
     for (uint32_t i = plan->config->n_units; i-- > 0;) {
         if (!plan->config->units[i].is_trainable || plan->units[i].is_backwarded)
             continue;
         reshard(plan, i);
-        HP_TRY(take_grad(plan, i));
+        take_grad(plan, i); /* no unit is computing now, so there is a slot */
         emit_backward_begin(plan, i);
         after_backward(plan, i);
     }
-    return HP_OK;
 }
 
-static hp_status finish_gradients(hpi_plan *plan) {
-    HP_TRY(reduce_missing(plan));
+static void finish_gradients(hpi_plan *plan) {
+    reduce_missing(plan);
     replicate_after(plan, finish_reduce(plan));
     for (uint32_t k = 0; k < plan->n_replicating; k++) {
         const uint32_t unit = plan->replicating[k];
-        for (int b = 0; b < 2; b++)
-            emit_wait(plan, unit, plan->units[unit].replicated[b]);
+        wait_replicate(plan, unit);
         emit_divide(plan, unit);
     }
     plan->n_replicating = 0;
     for (uint32_t s = 0; s < plan->config->n_grad_slots; s++)
         if (plan->grad_owner[s] != NOBODY)
             release_grad(plan, plan->grad_owner[s]);
-    return HP_OK;
 }
 
 static void learn_order(hpi_plan *plan) {
@@ -529,7 +542,7 @@ static void learn_order(hpi_plan *plan) {
 hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst) {
     start(plan);
     if (plan->pass == HP_SYNC) {
-        HP_TRY(finish_gradients(plan));
+        finish_gradients(plan);
         learn_order(plan);
     }
     for (uint32_t i = 0; i < plan->config->n_units; i++)

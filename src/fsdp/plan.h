@@ -19,17 +19,17 @@
 
 /* Operation kinds: the collectives of coll first, then these. */
 enum {
-    HPI_OP_ALLOCATE = 3,   /* writes[0] is a new life of a buffer */
-    HPI_OP_RELEASE,        /* reads[0] is the life that ends */
-    HPI_OP_WAIT,           /* nothing but its waits */
-    HPI_OP_FORWARD_BEGIN,  /* reads the parameters, until the forward_end of the unit */
+    HPI_OP_ALLOCATE = 3,  /* writes[0] is a new life of a buffer */
+    HPI_OP_RELEASE,       /* reads[0] is the life that ends */
+    HPI_OP_WAIT,          /* nothing but its waits */
+    HPI_OP_FORWARD_BEGIN, /* reads the parameters, until the forward_end of the unit */
     HPI_OP_FORWARD_END,
     HPI_OP_BACKWARD_BEGIN, /* reads the parameters, writes the gradients, until backward_end */
     HPI_OP_BACKWARD_END,
-    HPI_OP_CONVERT,        /* reads[0] in dtype -> writes[0] in the sum dtype, on one rank */
-    HPI_OP_DIVIDE,         /* writes[0] (a bucket) times the unit's factor, over its divisor */
-    HPI_OP_UPDATE,         /* writes shards */
-    HPI_OP_SCALE,          /* writes buckets */
+    HPI_OP_CONVERT, /* reads[0] in dtype -> writes[0] in the sum dtype, on one rank */
+    HPI_OP_DIVIDE,  /* writes[0] (a bucket) times the unit's factor, over its divisor */
+    HPI_OP_UPDATE,  /* writes shards */
+    HPI_OP_SCALE,   /* writes buckets */
     HPI_OP_N_KINDS
 };
 
@@ -47,13 +47,13 @@ typedef enum hpi_route {
 
 /* What the plan knows of a parameter. Ranges are bytes in the buffer named. */
 typedef struct hpi_plan_param {
-    uint32_t param;          /* number in the unit */
+    uint32_t param; /* number in the unit */
     uint8_t dtype;
-    bool is_gathered;        /* else read where its shard lies */
+    bool is_gathered; /* else read where its shard lies */
     hpi_route route;
-    int bucket;              /* 0 fp32, 1 fp64 */
-    uint64_t blocks;         /* of collectives along an inner dimension; else 1 */
-    hp_ref source;           /* this rank's shard, in the shard or the cast buffer */
+    int bucket;                          /* 0 fp32, 1 fp64 */
+    uint64_t blocks;                     /* of collectives along an inner dimension; else 1 */
+    hp_ref source;                       /* this rank's shard, in the shard or the cast buffer */
     uint64_t storage_begin, storage_end; /* gathered, in the unit's storage */
     uint64_t grad_begin, grad_end;       /* full gradient, in the unit's grad slot */
     uint64_t bucket_begin, bucket_end;   /* gradient shard, in its bucket */
@@ -65,10 +65,10 @@ typedef struct hpi_plan_unit {
     hp_ref shard, cast, bucket[2]; /* whole buffers; buffer 0: it has none */
     uint32_t own_storage;          /* buffer of a unit that keeps its parameters; 0: a pool slot */
     uint64_t storage_bytes, grad_bytes;
-    bool is_resharded;             /* freed after forward */
+    bool is_resharded; /* freed after forward */
     bool is_trainable;
-    bool is_divided;               /* the division changes something */
-    const uint32_t *prefetch;      /* explicit list, or NULL: the learnt order */
+    bool is_divided;          /* the division changes something */
+    const uint32_t *prefetch; /* explicit list, or NULL: the learnt order */
     uint32_t n_prefetch;
 } hpi_plan_unit;
 
@@ -80,7 +80,7 @@ typedef struct hpi_plan_config {
     uint32_t prefetch;
     hp_schedule schedule;
     int n_replicas;
-    uint32_t n_buffers;                       /* ids are below it */
+    uint32_t n_buffers;                                     /* ids are below it */
     uint32_t storage_slots[HPI_MAX_SLOTS], n_storage_slots; /* buffer ids */
     uint32_t grad_slots[HPI_MAX_SLOTS], n_grad_slots;
 } hpi_plan_config;

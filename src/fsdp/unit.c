@@ -58,6 +58,9 @@ static hp_status check_unit(const hp_fsdp *fsdp, const char *name, const hp_para
         return HPI_FAIL(HP_ERR_VERSION,
                         "expected hp_unit_config of %zu bytes, given %zu: use HP_UNIT_CONFIG_INIT",
                         sizeof *config, config->size);
+    if (config && config->prefetch && config->n_prefetch < 0)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "unit %s: expected n_prefetch of at least 0, given %d",
+                        name, config->n_prefetch);
     if (config && config->reduce != HP_AVG && config->reduce != HP_SUM)
         return HPI_FAIL(HP_ERR_ARGUMENT, "unit %s: expected reduce HP_AVG or HP_SUM, given %d",
                         name, (int)config->reduce);
@@ -261,7 +264,10 @@ void *hp_param_grad(hp_unit *unit, int param) {
 hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard) {
     const hpi_param *p = hpi_unit_param(unit, param);
     if (!p)
-        return HP_ERR_ARGUMENT;
+        return unit && param >= 0 && param < unit->n_params ? HP_ERR_STATE : HP_ERR_ARGUMENT;
+    if (!out_shard)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the shard of %s, given NULL",
+                        p->name);
     if (!unit->fsdp->is_committed)
         return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_commit before the shard of %s is read",
                         p->name);

@@ -157,10 +157,28 @@ static void bad_declarations(hp_world *world, void *argument) {
     FAILS_SAYING(hp_unit_create(fsdp, "u", &p, 1, NULL, &unit), HP_ERR_VERSION, "HP_PARAM_INIT");
     FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_STATE, "at least one unit");
     hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+    fsdp = make_fsdp(world, &mesh);
+    hp_param huge[2] = {vector("huge", INT64_C(1) << 58), vector("small", 8)};
+    RANK_OK(hp_unit_create(fsdp, "u", huge, 2, NULL, &unit));
+    RANK_CHECK(hp_unit_n_params(unit) == 2 && strcmp(hp_unit_name(unit), "u") == 0);
+    FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_ARGUMENT, "huge of unit u");
+    hp_fsdp_destroy(fsdp);
     hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
     config.prefetch = 17;
     FAILS_SAYING(hp_fsdp_create(mesh, &config, &fsdp), HP_ERR_ARGUMENT, "prefetch");
     hp_mesh_destroy(mesh);
+}
+
+static void test_mode_names(void **state) {
+    (void)state;
+    hp_mode mode;
+    assert_int_equal(hp_mode_parse("per-param", &mode), HP_OK);
+    assert_int_equal(mode, HP_PER_PARAM);
+    assert_string_equal(hp_mode_name(mode), "per-param");
+    assert_int_equal(hp_mode_parse("per-parm", &mode), HP_ERR_ARGUMENT);
+    assert_non_null(strstr(hp_last_error(), "per-parm"));
+    assert_int_equal(hp_mode_parse(NULL, &mode), HP_ERR_ARGUMENT);
 }
 
 /* ---- a gradient on some ranks only (F15) ------------------------------------------------- */
@@ -265,10 +283,10 @@ static void test_scaling(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tie_across_units), cmocka_unit_test(test_tie_inside_a_unit),
-        cmocka_unit_test(test_ranks_disagree),   cmocka_unit_test(test_calls_out_of_order),
-        cmocka_unit_test(test_bad_declarations), cmocka_unit_test(test_gradient_on_one_rank),
-        cmocka_unit_test(test_scaling),
+        cmocka_unit_test(test_mode_names),           cmocka_unit_test(test_tie_across_units),
+        cmocka_unit_test(test_tie_inside_a_unit),    cmocka_unit_test(test_ranks_disagree),
+        cmocka_unit_test(test_calls_out_of_order),   cmocka_unit_test(test_bad_declarations),
+        cmocka_unit_test(test_gradient_on_one_rank), cmocka_unit_test(test_scaling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,7 @@ static void check_waits(const hp_trace *trace, const hp_op *ops, uint64_t n, con
             const hp_span *mine = span_of(trace, &ops[i], kinds);
             const hp_span *theirs = span_of(trace, awaited, kinds);
             RANK_CHECK(mine && theirs);
-            RANK_CHECK(mine->end_ns >= theirs->end_ns);
+            RANK_CHECK(mine->begin_ns >= theirs->end_ns);
         }
 }
 

@@ -173,10 +173,10 @@ static void test_order_of_hsdp(void **state) {
                      "replicate 1 <-scatter 1\n");
         END(b, "wait 0 <-scatter 0\n"
                "replicate 0 <-scatter 0\n"
-               "wait 3 <-replicate 3\ndivide 3\n"
-               "wait 2 <-replicate 2\ndivide 2\n"
-               "wait 1 <-replicate 1\ndivide 1\n"
-               "wait 0 <-replicate 0\ndivide 0\n"
+               "wait 3 <-replicate 3 <-replicate 3*\ndivide 3\n"
+               "wait 2 <-replicate 2 <-replicate 2*\ndivide 2\n"
+               "wait 1 <-replicate 1 <-replicate 1*\ndivide 1\n"
+               "wait 0 <-replicate 0 <-replicate 0*\ndivide 0\n"
                "release 1 grad <-scatter 1*\n"
                "release 0 grad <-scatter 0*\n"
                "wait <-gather 0* <-scatter 0* <-replicate 0*\n");
@@ -228,7 +228,7 @@ static void test_serial_waits_at_once(void **state) {
     BACKWARD_BEGIN(b, 3, "allocate 3 grad\nbackward 3\n");
     BACKWARD_END(b, 3,
                  "backwarded 3\nrelease 3\nscatter 3 <-backwarded 3\nwait 3 <-scatter 3\n"
-                 "replicate 3 <-scatter 3\nwait 3 <-replicate 3\n");
+                 "replicate 3 <-scatter 3\nwait 3 <-replicate 3 <-replicate 3*\n");
     BACKWARD_BEGIN(
         b, 2,
         "allocate 2\ngather 2 <-allocate 2\nwait 2 <-gather 2\nallocate 2 grad\nbackward 2\n");
@@ -290,6 +290,30 @@ static void test_too_many_at_once(void **state) {
     hpi_plan_destroy(b->plan);
 }
 
+/* The same for gradients: three units in backward at once, with two slots. */
+static void test_too_many_backwards_at_once(void **state) {
+    struct bench *b = *state;
+    hpi_burst burst;
+    set_up(b, 1, 3, HP_OVERLAP);
+    begin(b, HP_SYNC);
+    for (uint32_t i = 0; i < N_UNITS; i++) {
+        assert_int_equal(hpi_plan_forward_begin(b->plan, i, &burst), HP_OK);
+        (void)describe(b, burst);
+        assert_int_equal(hpi_plan_forward_end(b->plan, i, &burst), HP_OK);
+        (void)describe(b, burst);
+    }
+    for (uint32_t i = 3; i > 1; i--) {
+        assert_int_equal(hpi_plan_backward_begin(b->plan, i, &burst), HP_OK);
+        (void)describe(b, burst);
+    }
+    assert_int_equal(hpi_plan_backward_begin(b->plan, 1, &burst), HP_ERR_STATE);
+    assert_int_equal(hpi_plan_backward_end(b->plan, 3, &burst), HP_OK);
+    (void)describe(b, burst); /* ids go on where they were: the refused call took none */
+    assert_int_equal(hpi_plan_backward_begin(b->plan, 1, &burst), HP_OK);
+    (void)describe(b, burst);
+    hpi_plan_destroy(b->plan);
+}
+
 static int make_bench(void **state) {
     *state = malloc(sizeof(struct bench));
     return *state ? 0 : -1;
@@ -308,6 +332,7 @@ int main(void) {
         cmocka_unit_test(test_evaluation_keeps_nothing),
         cmocka_unit_test(test_learns_the_order),
         cmocka_unit_test(test_too_many_at_once),
+        cmocka_unit_test(test_too_many_backwards_at_once),
     };
     return cmocka_run_group_tests(tests, make_bench, drop_bench);
 }
