@@ -6,8 +6,8 @@
 # usage: tools/san.sh BUILD      environment: JOBS
 #
 # AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer see every test. ThreadSanitizer sees
-# ranks as threads of one process: two processes on one memory are beyond it, so HP_TEST_THREADS_ONLY
-# asks the tests to leave ranks as processes out, and what starts programs is not run at all.
+# ranks as threads of one process; two processes on one memory are beyond it, so the tests that are
+# about processes (fault, cli) are left out there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
@@ -21,6 +21,6 @@ UBSAN_OPTIONS=print_stacktrace=1 \
 
 echo "== threads"
 tools/build.sh "$build/tsan" -DHP_SANITIZE=thread
-TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 HP_TEST_THREADS_ONLY=1 \
+TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
     tools/run_tests.sh "$build/tsan" -L quick -E '^(fault|cli)\.' || status=1
 exit $status
