@@ -25,6 +25,8 @@ typedef struct hpi_coll {
     hp_dtype out_dtype;     /* of the output: dtype, or hpi_sum_dtype(dtype) */
     hp_reduce op;
     int root;
+    uint32_t
+        tag; /* what the caller does it for; ranks whose tags differ disagree. At most 24 bits */
 } hpi_coll;
 
 hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq);

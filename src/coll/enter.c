@@ -15,17 +15,17 @@
 
 #include <stdio.h>
 
-/* The words; TYPES packs collective, dtypes, op, forced algorithm and root. */
+/* The words; TYPES packs collective, dtypes, op, forced algorithm, root and tag. */
 enum { WORD_TYPES, WORD_COUNT, WORD_BLOCKS, WORD_PLACES, N_WORDS = WORD_PLACES + HPI_SMALL_WORDS };
 _Static_assert(2 * N_WORDS <= 15, "two sets of words fit into a line");
 
 typedef struct types {
-    unsigned what, dtype, out_dtype, op, only, root;
+    unsigned what, dtype, out_dtype, op, only, root, tag;
 } types;
 
 static uint64_t pack_types(const types *t) {
     return t->what | t->dtype << 4 | t->out_dtype << 8 | t->op << 12 | t->only << 16 |
-           (uint64_t)t->root << 32;
+           (uint64_t)(t->root & 0xffff) << 24 | (uint64_t)t->tag << 40;
 }
 
 static types unpack_types(uint64_t word) {
@@ -33,8 +33,9 @@ static types unpack_types(uint64_t word) {
                    .dtype = word >> 4 & 15,
                    .out_dtype = word >> 8 & 15,
                    .op = word >> 12 & 15,
-                   .only = word >> 16 & 0xffff,
-                   .root = (unsigned)(word >> 32)};
+                   .only = word >> 16 & 0xff,
+                   .root = word >> 24 & 0xffff,
+                   .tag = (unsigned)(word >> 40)};
 }
 
 /* The number of the forced row, from 1; 0: none. */
@@ -47,8 +48,8 @@ static unsigned only_of(const hpi_run *run) {
 }
 
 static uint64_t types_word(const hpi_run *run) {
-    const types t = {run->what, run->c.dtype, run->c.out_dtype,
-                     run->c.op, only_of(run), (unsigned)run->c.root};
+    const types t = {run->what,    run->c.dtype,          run->c.out_dtype,     run->c.op,
+                     only_of(run), (unsigned)run->c.root, run->c.tag & 0xffffff};
     return pack_types(&t);
 }
 
@@ -119,6 +120,12 @@ static void describe(const uint64_t *words, char *out_text, size_t size) {
     if (t.what == HPI_REDUCE_SCATTER || t.what == HPI_ALL_REDUCE)
         used += snprintf(out_text + used, size - (size_t)used, " by %s to %s",
                          hpi_reduce_name((hp_reduce)t.op), hp_dtype_name((hp_dtype)t.out_dtype));
+    const unsigned low = (1U << HPI_TAG_BITS) - 1;
+    if (t.tag)
+        used += snprintf(out_text + used, size - (size_t)used, " tagged %u",
+                         (t.tag >> HPI_TAG_BITS) - 1);
+    if (t.tag && (t.tag & low) != low)
+        used += snprintf(out_text + used, size - (size_t)used, ".%u", t.tag & low);
     if (t.only)
         snprintf(out_text + used, size - (size_t)used, " with algorithm %u forced", t.only);
 }
@@ -137,6 +144,8 @@ static const char *difference(const uint64_t *a, const uint64_t *b) {
         return "the reduction";
     if (x.root != y.root)
         return "the root";
+    if (x.tag != y.tag)
+        return "the tag (unit.parameter)";
     return "the forced algorithm";
 }
 

@@ -45,6 +45,9 @@ typedef struct hpi_algorithm {
 extern const hpi_algorithm hpi_algorithms[];
 extern const int hpi_n_algorithms;
 
+/* A tag is (1 + unit) << HPI_TAG_BITS | parameter, as far as its 24 bits go; 0: none. */
+enum { HPI_TAG_BITS = 10 };
+
 enum { HPI_SMALL_WORDS = 4, HPI_SMALL_BYTES = 8 * HPI_SMALL_WORDS };
 
 /* What a rank said of its operands when it entered. */

@@ -54,6 +54,12 @@ static hp_status out_dtype_of(const hp_op *op, uint64_t elements, bool is_sum,
     return HP_OK;
 }
 
+/* Layers are often alike, so sizes alone would not tell that two ranks are at different ones. */
+static uint32_t tag_of(const hp_op *op) {
+    const uint32_t most = (1U << HPI_TAG_BITS) - 1;
+    return ((op->unit + 1) << HPI_TAG_BITS | (op->param & most)) & 0xffffff;
+}
+
 /* A shape says which operands hold all n parts, and whether the output may be of the sum type. */
 typedef struct shape {
     bool in_is_whole, out_is_whole, is_sum;
@@ -77,7 +83,8 @@ static hp_status make_coll(const hpi_bindings *b, const hp_op *op, shape s, uint
                   .count = bytes / unit,
                   .blocks = blocks,
                   .dtype = (hp_dtype)op->dtype,
-                  .op = (hp_reduce)op->reduce};
+                  .op = (hp_reduce)op->reduce,
+                  .tag = tag_of(op)};
     HP_TRY(out_dtype_of(op, c.count * blocks * (s.out_is_whole ? n : 1), s.is_sum, &c.out_dtype));
     *out_coll = c;
     return HP_OK;

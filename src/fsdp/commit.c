@@ -38,8 +38,17 @@ static hp_status tie(hp_unit *unit, hpi_param *p, hp_unit *earlier_unit, int ear
     return HP_OK;
 }
 
+static bool is_empty(const hpi_param *p) {
+    for (int d = 0; d < p->n_dims; d++)
+        if (p->shape[d] == 0)
+            return true;
+    return false;
+}
+
 static hp_status find_tie(hp_fsdp *fsdp, hp_unit *unit, int index) {
     hpi_param *p = &unit->params[index];
+    if (is_empty(p))
+        return HP_OK;
     for (uint32_t i = 0; p->data && !p->is_ignored && i <= unit->index; i++) {
         hp_unit *other = fsdp->units[i];
         const int n = other == unit ? index : other->n_params;
@@ -92,6 +101,11 @@ static hp_status make_layouts(hp_fsdp *fsdp) {
 
 /* ---- agreement --------------------------------------------------------------------------- */
 
+static bool is_resharded(const hp_unit *unit) {
+    const int own = unit->config.reshard_after_forward;
+    return own < 0 ? unit->fsdp->config.reshard_after_forward != 0 : own != 0;
+}
+
 static uint64_t param_fingerprint(const hp_unit *unit, const hpi_param *p, uint64_t seed) {
     uint64_t h = XXH3_64bits_withSeed(p->name, strlen(p->name), seed);
     h = XXH3_64bits_withSeed(unit->name, strlen(unit->name), h);
@@ -104,9 +118,11 @@ static uint64_t param_fingerprint(const hp_unit *unit, const hpi_param *p, uint6
 static uint64_t unit_fingerprint(const hp_unit *unit) {
     uint64_t factor;
     memcpy(&factor, &unit->config.factor, sizeof factor);
-    const uint64_t rest[] = {(uint64_t)unit->config.reshard_after_forward, unit->config.reduce,
-                             factor};
+    const uint64_t rest[] = {is_resharded(unit), unit->config.reduce, factor,
+                             unit->prefetch != NULL};
     uint64_t h = XXH3_64bits_withSeed(rest, sizeof rest, 1);
+    for (int k = 0; unit->prefetch && k < unit->config.n_prefetch; k++)
+        h = XXH3_64bits_withSeed(&unit->prefetch[k]->index, sizeof unit->prefetch[k]->index, h);
     for (int j = 0; j < unit->n_params; j++)
         h = param_fingerprint(unit, &unit->params[j], h);
     return h;
@@ -228,11 +244,6 @@ static void lay_out_param(hp_fsdp *fsdp, hpi_param *p, struct unit_bytes *end,
     }
 }
 
-static bool is_resharded(const hp_unit *unit) {
-    const int own = unit->config.reshard_after_forward;
-    return own < 0 ? unit->fsdp->config.reshard_after_forward != 0 : own != 0;
-}
-
 static void lay_out_unit(struct cutter *cutter, hp_unit *unit, hpi_plan_param *params,
                          hpi_plan_unit *out) {
     hp_fsdp *fsdp = cutter->fsdp;
@@ -302,14 +313,8 @@ static hp_status copy_prefetch_lists(hp_fsdp *fsdp) {
             continue;
         fsdp->plan_units[i].prefetch = list;
         fsdp->plan_units[i].n_prefetch = (uint32_t)unit->config.n_prefetch;
-        for (int k = 0; k < unit->config.n_prefetch; k++) {
-            if (!unit->prefetch[k] || unit->prefetch[k]->fsdp != fsdp)
-                return HPI_FAIL(HP_ERR_ARGUMENT,
-                                "unit %s: expected units of the same fsdp to prefetch, given "
-                                "another at position %d",
-                                unit->name, k);
+        for (int k = 0; k < unit->config.n_prefetch; k++)
             *list++ = unit->prefetch[k]->index;
-        }
     }
     return HP_OK;
 }
@@ -455,10 +460,25 @@ static hp_status make_plan(hp_fsdp *fsdp) {
     return hpi_plan_create(plan, &fsdp->plan);
 }
 
+static hp_status check_prefetch_lists(const hp_fsdp *fsdp) {
+    for (uint32_t i = 0; i < fsdp->n_units; i++) {
+        const hp_unit *unit = fsdp->units[i];
+        for (int k = 0; unit->prefetch && k < unit->config.n_prefetch; k++)
+            if (!unit->prefetch[k] || unit->prefetch[k]->fsdp != fsdp)
+                return HPI_FAIL(
+                    HP_ERR_ARGUMENT,
+                    "unit %s: expected units of the same fsdp to prefetch, given another "
+                    "at position %d",
+                    unit->name, k);
+    }
+    return HP_OK;
+}
+
 static hp_status commit_alone(hp_fsdp *fsdp) {
     if (!fsdp->n_units)
         return HPI_FAIL(HP_ERR_STATE,
                         "expected at least one unit before hp_fsdp_commit, given none");
+    HP_TRY(check_prefetch_lists(fsdp));
     return make_layouts(fsdp);
 }
 

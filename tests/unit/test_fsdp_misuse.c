@@ -92,6 +92,54 @@ static void ranks_disagree(hp_world *world, void *argument) {
     hp_mesh_destroy(mesh);
 }
 
+/* Equal layers in another order on one rank: sizes agree, so only the tags can tell. */
+static void other_order_on_one_rank(hp_world *world, void *argument) {
+    (void)argument;
+    hp_mesh *mesh;
+    hp_unit *unit[4];
+    static const char *const names[] = {"u0", "u1", "u2", "u3"};
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    for (int i = 0; i < 4; i++) {
+        hp_param p = vector(names[i], 64);
+        RANK_OK(hp_unit_create(fsdp, names[i], &p, 1, NULL, &unit[i]));
+    }
+    RANK_OK(hp_fsdp_commit(fsdp));
+    const int order[] = {0, 2, 1, 3};
+    hp_status status = hp_fsdp_begin(fsdp, HP_SYNC);
+    for (int i = 0; i < 4 && !status; i++) {
+        hp_unit *u = unit[hp_world_rank(world) == 1 ? order[i] : i];
+        status = hp_forward_begin(u);
+        status = status ? status : hp_forward_end(u);
+    }
+    RANK_CHECK(status == HP_ERR_MISMATCH || status == HP_ERR_PEER);
+    if (status == HP_ERR_MISMATCH)
+        RANK_CHECK(strstr(hp_last_error(), "the tag") != NULL);
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
+/* Options that change the schedule must agree too. */
+static void other_options_on_one_rank(hp_world *world, void *argument) {
+    (void)argument;
+    const bool is_odd = hp_world_rank(world) == 1;
+    for (int c = 0; c < 2; c++) {
+        hp_mesh *mesh;
+        hp_unit *unit[2], *list[1];
+        hp_fsdp *fsdp = make_fsdp(world, &mesh);
+        hp_unit_config config = HP_UNIT_CONFIG_INIT;
+        hp_param p = vector("w", 64), q = vector("v", 64);
+        RANK_OK(hp_unit_create(fsdp, "first", &p, 1, NULL, &unit[0]));
+        list[0] = unit[0];
+        config.reshard_after_forward = c == 0 && is_odd ? 0 : -1;
+        config.prefetch = c == 1 && is_odd ? list : NULL;
+        config.n_prefetch = 1;
+        RANK_OK(hp_unit_create(fsdp, "second", &q, 1, &config, &unit[1]));
+        FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_MISMATCH, "second");
+        hp_fsdp_destroy(fsdp);
+        hp_mesh_destroy(mesh);
+    }
+}
+
 /* ---- order of calls ---------------------------------------------------------------------- */
 
 static void calls_out_of_order(hp_world *world, void *argument) {
@@ -262,6 +310,14 @@ static void test_ranks_disagree(void **state) {
     (void)state;
     ranks_run(4, RANKS_THREADS, ranks_disagree, NULL);
 }
+static void test_other_order_on_one_rank(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, other_order_on_one_rank, NULL);
+}
+static void test_other_options_on_one_rank(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, other_options_on_one_rank, NULL);
+}
 static void test_calls_out_of_order(void **state) {
     (void)state;
     ranks_run(2, RANKS_THREADS, calls_out_of_order, NULL);
@@ -283,10 +339,16 @@ static void test_scaling(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mode_names),           cmocka_unit_test(test_tie_across_units),
-        cmocka_unit_test(test_tie_inside_a_unit),    cmocka_unit_test(test_ranks_disagree),
-        cmocka_unit_test(test_calls_out_of_order),   cmocka_unit_test(test_bad_declarations),
-        cmocka_unit_test(test_gradient_on_one_rank), cmocka_unit_test(test_scaling),
+        cmocka_unit_test(test_mode_names),
+        cmocka_unit_test(test_tie_across_units),
+        cmocka_unit_test(test_tie_inside_a_unit),
+        cmocka_unit_test(test_ranks_disagree),
+        cmocka_unit_test(test_other_order_on_one_rank),
+        cmocka_unit_test(test_other_options_on_one_rank),
+        cmocka_unit_test(test_calls_out_of_order),
+        cmocka_unit_test(test_bad_declarations),
+        cmocka_unit_test(test_gradient_on_one_rank),
+        cmocka_unit_test(test_scaling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
