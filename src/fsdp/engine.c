@@ -324,7 +324,7 @@ hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context
 
 /* ---- agreeing ---------------------------------------------------------------------------- */
 
-enum { AGREE_WORDS = 15, AGREE_TEXT_BYTES = (AGREE_WORDS - 1) * 8 };
+enum { AGREE_WORDS = HPI_EXCHANGE_WORDS, AGREE_TEXT_BYTES = (AGREE_WORDS - 1) * 8 };
 
 /* The first failing rank's status and the head of its message, told by every rank. */
 static hp_status tell_failure(const hp_fsdp *fsdp, const char *call, const uint64_t *words) {

@@ -243,7 +243,7 @@ static hp_status take(const request *q, hp_symm *out_memory) {
     if (!all || !block)
         goto out;
     own = reserve(q, words);
-    status = hpi_group_exchange(q->group, "symm_alloc", words, N_WORDS, all);
+    status = hpi_group_exchange(q->group, "symm_alloc_ask", words, N_WORDS, all);
     if (status == HP_OK)
         status = agree_on_request(q, all, own);
     if (status < 0)

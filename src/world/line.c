@@ -42,24 +42,60 @@ static hp_status wait_all(hp_group *group, uint64_t seq, const char *operation) 
     return HP_OK;
 }
 
+/* The name of the call travels with the words, so that ranks that are in different calls are told
+ * apart; it takes the last two words of the line. */
+enum { NAME_WORD = HPI_EXCHANGE_WORDS, N_NAME_WORDS = 2 };
+_Static_assert(NAME_WORD + N_NAME_WORDS == 15, "words and name fill the line");
+
+static void read_name(const hpi_line *line, char *out_name) {
+    hpi_text_read(&line->words[NAME_WORD], N_NAME_WORDS, out_name);
+}
+
+static hp_status check_names(const hp_group *group, const char *operation) {
+    char mine[8 * N_NAME_WORDS], theirs[8 * N_NAME_WORDS];
+    read_name(hpi_group_line(group, group->rank, HPI_LINE_SETUP), mine);
+    for (int i = 0; i < group->size; i++) {
+        read_name(hpi_group_line(group, i, HPI_LINE_SETUP), theirs);
+        if (strcmp(mine, theirs) != 0)
+            return HPI_FAIL_RANK(
+                HP_ERR_MISMATCH, group->world_ranks[i],
+                "expected every rank of %s to make the same call: rank %d made %s, "
+                "rank %d made %s",
+                group->name, group->world->rank, operation, group->world_ranks[i], theirs);
+    }
+    return HP_OK;
+}
+
 /* Exchange k posts 2k + 1 when its words are there and 2k + 2 when it has read everybody's; the
  * next exchange waits for the latter before it writes, so this one need not wait for it. */
-hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint64_t *words,
-                             int n_words, uint64_t *out_words) {
+static hp_status exchange(hp_group *group, const char *operation, const uint64_t *words,
+                          int n_words, uint64_t *out_words) {
     hpi_line *own = hpi_group_line(group, group->rank, HPI_LINE_SETUP);
     const uint64_t seq = 2 * group->n_exchanges;
     HP_TRY(wait_all(group, seq, operation));
     for (int k = 0; k < n_words; k++)
         atomic_store_explicit(&own->words[k], words[k], memory_order_relaxed);
+    hpi_text_write(&own->words[NAME_WORD], N_NAME_WORDS, operation);
     group->n_exchanges++;
     hpi_line_post(group, HPI_LINE_SETUP, seq + 1);
     HP_TRY(wait_all(group, seq + 1, operation));
-    for (int i = 0; i < group->size; i++) {
+    const hp_status status = check_names(group, operation);
+    for (int i = 0; i < group->size && !status; i++) {
         const hpi_line *line = hpi_group_line(group, i, HPI_LINE_SETUP);
         for (int k = 0; k < n_words; k++)
             out_words[i * n_words + k] =
                 atomic_load_explicit(&line->words[k], memory_order_relaxed);
     }
     hpi_line_post(group, HPI_LINE_SETUP, seq + 2);
-    return HP_OK;
+    return status;
+}
+
+hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint64_t *words,
+                             int n_words, uint64_t *out_words) {
+    HP_TRY(hpi_group_check(group));
+    const hp_status status = exchange(group, operation, words, n_words, out_words);
+    if (status <
+        0) /* the ranks are at different places now: nothing that follows could be trusted */
+        hpi_group_fail(group);
+    return status;
 }

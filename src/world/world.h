@@ -7,10 +7,10 @@
  * room's business. A *line* is a cache line that one member of a group writes and the others read;
  * its value only ever rises, so nobody zeroes it and nobody waits for equality.
  *
- * Waiting: with no more threads than allowed cores, spin; else a few sched_yield and then a futex on
- * the waiter's own control block, in slices of at most 100 ms, with the peers' liveness looked at
- * in each. A signaller stores, then looks (sequentially consistent) at the target's sleeper count,
- * and only if it is not zero wakes.
+ * Waiting: with no more threads than allowed cores, spin; else a few sched_yield and then a futex
+ * on the waiter's own control block, in slices of at most 100 ms, with the peers' liveness looked
+ * at in each. A signaller stores, then looks (sequentially consistent) at the target's sleeper
+ * count, and only if it is not zero wakes.
  */
 #ifndef HPI_WORLD_H
 #define HPI_WORLD_H
@@ -54,10 +54,10 @@ void *hpi_group_attached(const hp_group *group, int slot);
 
 /* Channels of a group. Each (group, channel, rank) is one line that nothing else touches. */
 enum {
-    HPI_LINE_ENTER = 0,  /* coll: "I am in collective k", with what I think it is */
-    HPI_LINE_READ = 1,   /* coll: "I have finished reading for collective k" */
-    HPI_LINE_CHUNK = 2,  /* coll: progress inside a collective */
-    HPI_LINE_SETUP = 3,  /* world, symm: small exchanges of set-up calls */
+    HPI_LINE_ENTER = 0, /* coll: "I am in collective k", with what I think it is */
+    HPI_LINE_READ = 1,  /* coll: "I have finished reading for collective k" */
+    HPI_LINE_CHUNK = 2, /* coll: progress inside a collective */
+    HPI_LINE_SETUP = 3, /* world, symm: small exchanges of set-up calls */
     HPI_N_LINES = 4
 };
 /* 128 bytes: the value, and words that are published with it. Words are relaxed atomics. */
@@ -66,6 +66,8 @@ typedef struct hpi_line {
     _Atomic uint64_t words[15];
 } hpi_line;
 _Static_assert(sizeof(hpi_line) == 128, "lines are shared between processes");
+
+enum { HPI_EXCHANGE_WORDS = 13 };
 
 /* The line of group rank `rank` on a channel: own lines are written, others are read. */
 hpi_line *hpi_group_line(const hp_group *group, int rank, int channel);
@@ -76,9 +78,11 @@ void hpi_line_post(hp_group *group, int channel, uint64_t seq);
 bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq);
 /* Wait until it has. `operation` is a literal, shown in reports. Errors: TIMEOUT, PEER, FAILED,
  * all naming operation, sequence number, group, local and world rank. */
-hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq, const char *operation);
-/* All ranks of the group exchange n_words (at most 15) words over HPI_LINE_SETUP; out_words is
- * [size][n_words]. Collective; for set-up calls. */
+hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
+                        const char *operation);
+/* All ranks of the group exchange n_words (at most HPI_EXCHANGE_WORDS) words over HPI_LINE_SETUP;
+ * out_words is [size][n_words]. Ranks whose `operation` differs (in its first 15 bytes) get
+ * MISMATCH; a failed exchange fails the group. Collective; for set-up calls. */
 hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint64_t *words,
                              int n_words, uint64_t *out_words);
 /* Id of the group in reports and error texts: "world", "shard[0..3]" ... */
@@ -97,7 +101,7 @@ typedef struct hpi_reason {
     const hp_group *group; /* NULL: none */
     int rank;              /* in the group, who is waited for; -1: unknown */
     uint64_t seq;
-    uint64_t timeout_ms;   /* 0: SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS */
+    uint64_t timeout_ms; /* 0: SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS */
 } hpi_reason;
 
 /* Wait until `*word how value` (acquire). The word may lie in any memory that the writer can reach;
