@@ -32,7 +32,8 @@ typedef struct hp_optimizer hp_optimizer;
 
 /* How a unit's parameters reach the ranks. */
 typedef enum hp_mode {
-    HP_PER_PARAM = 0 /* each parameter gathered into its own storage, each gradient reduced from it: no copy-in, no copy-out */
+    /* Each parameter gathered into its own storage, each gradient reduced from it: no copies. */
+    HP_PER_PARAM = 0
 } hp_mode;
 /* "per-param". Errors: ARGUMENT listing the names. */
 HP_MUST_CHECK hp_status hp_mode_parse(const char *name, hp_mode *out_mode);
@@ -44,32 +45,33 @@ typedef enum hp_schedule {
 } hp_schedule;
 
 typedef struct hp_fsdp_config {
-    size_t size;               /* sizeof(hp_fsdp_config) */
+    size_t size; /* sizeof(hp_fsdp_config) */
     hp_mode mode;
     int prefetch;              /* units gathered ahead, 0 to 16 */
-    int reshard_after_forward; /* default of the units: 1 frees after forward, 0 keeps until backward */
+    int reshard_after_forward; /* of the units: 1 frees after forward, 0 keeps until backward */
     hp_schedule schedule;
     hp_executor_type executor;
-    hp_trace *trace;           /* NULL: none; must outlive the fsdp */
-    int record;                /* 1: keep each step's operations (hp_fsdp_recorded) */
-    int replay_after;          /* n > 0: from step n on repeat the last step's operations without planning; needs record */
-    const char *delay;         /* rule of HYPER_PARALLEL_DELAY; NULL: the option's */
+    hp_trace *trace;   /* NULL: none; must outlive the fsdp */
+    int record;        /* 1: keep each step's operations (hp_fsdp_recorded) */
+    int replay_after;  /* n > 0, with record: from step n on the last one is repeated unplanned */
+    const char *delay; /* rule of HYPER_PARALLEL_DELAY; NULL: the option's */
 } hp_fsdp_config;
-#define HP_FSDP_CONFIG_INIT {sizeof(hp_fsdp_config), HP_PER_PARAM, 1, 1, HP_OVERLAP, HP_EXECUTOR_THREAD, 0, 0, 0, 0}
+#define HP_FSDP_CONFIG_INIT                                                                        \
+    { sizeof(hp_fsdp_config), HP_PER_PARAM, 1, 1, HP_OVERLAP, HP_EXECUTOR_THREAD, 0, 0, 0, 0 }
 
 enum { HP_MAX_DIMS = 8, HP_REPLICATED = -1 };
 
 /* One parameter. Its shard is rows [begin, end) along shard_dim: ceil-chunks, so 10 rows over 4
  * ranks are 3, 3, 3, 1 and a rank may own none. A dimension other than 0 must divide evenly. */
 typedef struct hp_param {
-    size_t size;               /* sizeof(hp_param) */
-    const char *name;          /* unique in the fsdp; the name in checkpoints */
-    int n_dims;                /* 0 (a scalar) to HP_MAX_DIMS */
+    size_t size;      /* sizeof(hp_param) */
+    const char *name; /* unique in the fsdp; the name in checkpoints */
+    int n_dims;       /* 0 (a scalar) to HP_MAX_DIMS */
     int64_t shape[HP_MAX_DIMS];
-    hp_dtype dtype;            /* of hp_param_data and hp_param_grad: fp32, fp64, bf16; any when frozen */
-    int shard_dim;             /* or HP_REPLICATED: every rank of the shard group holds all of it */
-    int is_frozen;             /* gathered, no gradient */
-    int is_ignored;            /* left to the caller: neither gathered nor reduced nor saved */
+    hp_dtype dtype; /* of hp_param_data and hp_param_grad: fp32, fp64, bf16; any when frozen */
+    int shard_dim;  /* or HP_REPLICATED: every rank of the shard group holds all of it */
+    int is_frozen;  /* gathered, no gradient */
+    int is_ignored; /* left to the caller: neither gathered nor reduced nor saved */
     /* First values: the whole row-major parameter, equal on all ranks, read during hp_fsdp_commit;
      * or a function that writes elements [begin, end) of it; or neither: zeros. Two parameters with
      * the same `data` are one parameter (tied): inside a unit the second is another name of the
@@ -78,20 +80,24 @@ typedef struct hp_param {
     void (*fill)(void *context, uint64_t begin, uint64_t end, void *out_elements);
     void *fill_context;
 } hp_param;
-#define HP_PARAM_INIT {sizeof(hp_param), 0, 0, {0}, HP_FP32, 0, 0, 0, 0, 0, 0}
+#define HP_PARAM_INIT                                                                              \
+    { sizeof(hp_param), 0, 0, {0}, HP_FP32, 0, 0, 0, 0, 0, 0 }
 
 typedef struct hp_unit_config {
     size_t size;               /* sizeof(hp_unit_config) */
     int reshard_after_forward; /* -1: as hp_fsdp_config says */
-    hp_reduce reduce;          /* HP_AVG: sum over shard and replicate, divided once by both sizes; HP_SUM: not divided */
-    double factor;             /* gradients are multiplied by it once; 1 */
-    hp_unit *const *prefetch;  /* what to gather ahead of this unit's forward instead of the order learnt in the first step; NULL: learnt */
+    hp_reduce reduce; /* HP_AVG divides the sum once by both sizes; HP_SUM does not divide */
+    double factor;    /* gradients are multiplied by it once; 1 */
+    /* What to gather ahead of this unit's forward; NULL: the order learnt in the first step. */
+    hp_unit *const *prefetch;
     int n_prefetch;
 } hp_unit_config;
-#define HP_UNIT_CONFIG_INIT {sizeof(hp_unit_config), -1, HP_AVG, 1.0, 0, 0}
+#define HP_UNIT_CONFIG_INIT                                                                        \
+    { sizeof(hp_unit_config), -1, HP_AVG, 1.0, 0, 0 }
 
 /* A mesh of one dimension is FSDP, of two HSDP (replicate, shard). config NULL: defaults. */
-HP_MUST_CHECK hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config, hp_fsdp **out_fsdp);
+HP_MUST_CHECK hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config,
+                                       hp_fsdp **out_fsdp);
 /* Local: waits for nobody, so a rank that failed can leave. After a failure, or inside a pass, its
  * symmetric memory is given back with the world. Takes NULL. */
 void hp_fsdp_destroy(hp_fsdp *fsdp);
@@ -99,7 +105,8 @@ void hp_fsdp_destroy(hp_fsdp *fsdp);
 /* Declare a unit, before commit, in the order of the forward. Copies names and shapes, not values.
  * Errors: ARGUMENT (names, shapes, dtypes), STATE after commit. Owns: the fsdp. */
 HP_MUST_CHECK hp_status hp_unit_create(hp_fsdp *fsdp, const char *name, const hp_param *params,
-                                       int n_params, const hp_unit_config *config, hp_unit **out_unit);
+                                       int n_params, const hp_unit_config *config,
+                                       hp_unit **out_unit);
 int hp_unit_n_params(const hp_unit *unit);
 const char *hp_unit_name(const hp_unit *unit);
 
@@ -128,16 +135,16 @@ HP_MUST_CHECK hp_status hp_backward_end(hp_unit *unit);
  * elements gives a non-NULL pointer. */
 const void *hp_param_data(const hp_unit *unit, int param);
 /* Where to write the full gradient between backward begin and end; same shape and dtype. Every
- * element must be written (contents are not zero). A trainable parameter whose gradient was not asked for counts as
- * zero. NULL for frozen and ignored parameters. */
+ * element must be written (contents are not zero). A trainable parameter whose gradient was not
+ * asked for counts as zero. NULL for frozen and ignored parameters. */
 void *hp_param_grad(hp_unit *unit, int param);
 
-/* This rank's shard: rows [begin, end) along shard_dim, in the order of memory; fp32 (fp64 for fp64, the parameter's
- * own dtype when frozen). Values may be read between steps. The gradient shard is valid from
- * hp_fsdp_end to the next hp_fsdp_begin; NULL for frozen parameters. */
+/* This rank's shard: rows [begin, end) along shard_dim, in the order of memory; fp32 (fp64 for
+ * fp64, the parameter's own dtype when frozen). Values may be read between steps. The gradient
+ * shard is valid from hp_fsdp_end to the next hp_fsdp_begin; NULL for frozen parameters. */
 typedef struct hp_shard {
-    int64_t begin, end;   /* rows along shard_dim (the flat scalar counts as one row) */
-    uint64_t n_elements;  /* of this shard */
+    int64_t begin, end;  /* rows along shard_dim (the flat scalar counts as one row) */
+    uint64_t n_elements; /* of this shard */
     hp_dtype dtype;
     const void *values;
     const void *grad;
@@ -153,12 +160,14 @@ typedef struct hp_optimizer_config {
     double beta1, beta2, eps; /* adamw; 0.9, 0.999, 1e-8 */
 } hp_optimizer_config;
 /* weight_decay < 0 takes the optimizer's own default. */
-#define HP_OPTIMIZER_CONFIG_INIT {sizeof(hp_optimizer_config), -1.0, 0.0, 0.9, 0.999, 1e-8}
+#define HP_OPTIMIZER_CONFIG_INIT                                                                   \
+    { sizeof(hp_optimizer_config), -1.0, 0.0, 0.9, 0.999, 1e-8 }
 
 /* "adamw" or "sgd", as torch.optim defines them. State is fp32 (fp64 for fp64), in shards.
- * Owns: the caller, who destroys it before the fsdp. Source: Loshchilov and Hutter 2019, algorithm 2. */
+ * Owns: the caller, who destroys it before the fsdp. Source: Loshchilov and Hutter 2019, alg. 2. */
 HP_MUST_CHECK hp_status hp_optimizer_create(hp_fsdp *fsdp, const char *name,
-                                            const hp_optimizer_config *config, hp_optimizer **out_optimizer);
+                                            const hp_optimizer_config *config,
+                                            hp_optimizer **out_optimizer);
 void hp_optimizer_destroy(hp_optimizer *optimizer);
 /* Update every trainable shard in place from its gradient shard. Between hp_fsdp_end and
  * hp_fsdp_begin, once per end (STATE otherwise). */
@@ -166,8 +175,9 @@ HP_MUST_CHECK hp_status hp_optimizer_step(hp_optimizer *optimizer, double learni
 
 /* The exact global norm of all gradients (p = 1, 2 or INFINITY), the same bits for every mesh, and
  * a scaling of all gradients by min(1, max_norm / (norm + 1e-6)). Replicas are not counted twice. A
- * gradient that is not finite gives a norm that is not finite, and nothing is scaled. Collective. */
-HP_MUST_CHECK hp_status hp_clip_grad_norm(hp_fsdp *fsdp, double max_norm, double p, double *out_norm);
+ * gradient that is not finite gives such a norm, and nothing is scaled. Collective. */
+HP_MUST_CHECK hp_status hp_clip_grad_norm(hp_fsdp *fsdp, double max_norm, double p,
+                                          double *out_norm);
 
 /* ---- checkpoints ---- */
 
@@ -186,15 +196,18 @@ HP_MUST_CHECK hp_status hp_checkpoint_load(hp_fsdp *fsdp, hp_optimizer *optimize
 
 typedef struct hp_fsdp_stats {
     uint64_t n_steps;
-    uint64_t exposed_unshard_ns, exposed_reduce_ns, exposed_replicate_ns; /* compute stood still, since creation */
-    uint64_t shard_bytes, gather_bytes, grad_bytes, bucket_bytes, optimizer_bytes; /* of this rank, taken at commit */
+    /* Compute stood still, since creation. */
+    uint64_t exposed_unshard_ns, exposed_reduce_ns, exposed_replicate_ns;
+    /* Of this rank, taken at commit. */
+    uint64_t shard_bytes, gather_bytes, grad_bytes, bucket_bytes, optimizer_bytes;
     uint64_t gathered_units; /* resident or on the way, now */
 } hp_fsdp_stats;
 HP_MUST_CHECK hp_status hp_fsdp_stats_get(const hp_fsdp *fsdp, hp_fsdp_stats *out_stats);
 /* The operations of the last step (config.record), valid until the next begin, and the kind table
  * that names them (hp_op_print). */
-HP_MUST_CHECK hp_status hp_fsdp_recorded(const hp_fsdp *fsdp, const hp_op **out_ops, uint64_t *out_n,
-                                         const hp_kind **out_kinds, uint32_t *out_n_kinds);
+HP_MUST_CHECK hp_status hp_fsdp_recorded(const hp_fsdp *fsdp, const hp_op **out_ops,
+                                         uint64_t *out_n, const hp_kind **out_kinds,
+                                         uint32_t *out_n_kinds);
 
 #ifdef __cplusplus
 }

@@ -57,15 +57,17 @@ typedef struct hp_op {
     uint32_t n_waits;
     hp_event waits[HP_OP_WAITS];
     hp_ref reads[2], writes[2];
-    uint64_t bytes;     /* that one rank contributes, for cost and statistics */
-    uint64_t blocks;    /* a collective along an inner dimension runs over so many blocks; else 1 */
-} hp_op;                /* 160 bytes, no padding */
+    uint64_t bytes;  /* that one rank contributes, for cost and statistics */
+    uint64_t blocks; /* a collective along an inner dimension runs over so many blocks; else 1 */
+} hp_op;             /* 160 bytes, no padding */
 
 /* What an operation of a kind does. `context` is the executor's. */
 typedef struct hp_kind {
     const char *name;
-    hp_status (*run)(void *context, const hp_op *op);   /* NULL: nothing to do but wait; returns when done */
-    hp_status (*drain)(void *context, const hp_op *op); /* NULL: drained when done; may run in any waiting thread, and in two at once */
+    /* Returns when done. NULL: nothing to do but wait. */
+    hp_status (*run)(void *context, const hp_op *op);
+    /* May run in any waiting thread, and in two at once. NULL: drained when done. */
+    hp_status (*drain)(void *context, const hp_op *op);
 } hp_kind;
 
 typedef struct hp_executor hp_executor;
@@ -75,20 +77,22 @@ typedef enum hp_executor_type {
 } hp_executor_type;
 
 typedef struct hp_executor_config {
-    size_t size;              /* sizeof(hp_executor_config) */
+    size_t size; /* sizeof(hp_executor_config) */
     hp_executor_type type;
-    const hp_kind *kinds;     /* must outlive the executor */
+    const hp_kind *kinds; /* must outlive the executor */
     uint32_t n_kinds;
     uint32_t max_ops;         /* operations of one step at most (submit refuses more); 0: 65536 */
     void *context;            /* handed to run and drain */
     hp_trace *trace;          /* NULL: none */
     const char *const *units; /* names for the trace, indexed by op.unit; may be NULL */
     uint32_t n_units;
-    int rank;                 /* for `delay` */
-    const char *delay;        /* a rule as option HYPER_PARALLEL_DELAY takes it; NULL or "": none */
-    void (*thread_start)(void *context); /* called first in each stream thread, with `context`; NULL: nothing */
+    int rank;          /* for `delay` */
+    const char *delay; /* a rule as option HYPER_PARALLEL_DELAY takes it; NULL or "": none */
+    /* Called first in each stream thread, with `context`; NULL: nothing. */
+    void (*thread_start)(void *context);
 } hp_executor_config;
-#define HP_EXECUTOR_CONFIG_INIT {sizeof(hp_executor_config), HP_EXECUTOR_THREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define HP_EXECUTOR_CONFIG_INIT                                                                    \
+    { sizeof(hp_executor_config), HP_EXECUTOR_THREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 typedef struct hp_executor_stats {
     uint64_t n_ops;                   /* run so far */
@@ -97,14 +101,17 @@ typedef struct hp_executor_stats {
 } hp_executor_stats;
 
 /* Owns: the caller. destroy drains what runs, and takes NULL. Errors: ARGUMENT, MEMORY. */
-HP_MUST_CHECK hp_status hp_executor_create(const hp_executor_config *config, hp_executor **out_executor);
+HP_MUST_CHECK hp_status hp_executor_create(const hp_executor_config *config,
+                                           hp_executor **out_executor);
 
 /* An executor that runs through `inner` and keeps the list. It takes `inner` over. */
 HP_MUST_CHECK hp_status hp_recorder_create(hp_executor *inner, hp_executor **out_executor);
 /* The operations since hp_executor_begin_step, and how many each submit brought (their sum is the
- * number of operations); valid until the next submit. Errors: ARGUMENT when it is not a recorder. */
-HP_MUST_CHECK hp_status hp_recorder_ops(const hp_executor *recorder, const hp_op **out_ops, uint64_t *out_n);
-HP_MUST_CHECK hp_status hp_recorder_bursts(const hp_executor *recorder, const uint64_t **out_counts, uint64_t *out_n);
+ * number of operations); valid until the next submit. Errors: ARGUMENT for others. */
+HP_MUST_CHECK hp_status hp_recorder_ops(const hp_executor *recorder, const hp_op **out_ops,
+                                        uint64_t *out_n);
+HP_MUST_CHECK hp_status hp_recorder_bursts(const hp_executor *recorder, const uint64_t **out_counts,
+                                           uint64_t *out_n);
 
 /* Ids count from 0 again. Everything submitted before must be drained (STATE otherwise). */
 HP_MUST_CHECK hp_status hp_executor_begin_step(hp_executor *executor);

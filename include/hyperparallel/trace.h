@@ -22,11 +22,13 @@ enum { HP_TRACE_STREAMS = 8 }; /* streams of one trace: 0 .. 7 */
 
 /* One span of one stream. `name` and `detail` must outlive the trace (literals, unit names). */
 typedef struct hp_span {
-    const char *name;   /* "all_gather", "forward", "wait" ... : a row of src/trace/events.def or an operation's kind */
+    /* "all_gather", "forward", "wait" ... : a row of src/trace/events.def or an operation's kind.
+     */
+    const char *name;
     const char *detail; /* the unit's name, or NULL */
     uint64_t begin_ns, end_ns;
-    uint64_t bytes;     /* moved by it; 0 when nothing moves */
-    uint32_t id;        /* of the operation, in its step; UINT32_MAX when it is none */
+    uint64_t bytes; /* moved by it; 0 when nothing moves */
+    uint32_t id;    /* of the operation, in its step; UINT32_MAX when it is none */
     uint32_t step;
 } hp_span;
 

@@ -42,7 +42,8 @@ typedef struct hp_world_config {
     hp_hub *hub;           /* ranks are threads of this process; needs `rank` */
     const hp_store *store; /* needs rank and n_ranks; copied */
 } hp_world_config;
-#define HP_WORLD_CONFIG_INIT {sizeof(hp_world_config), -1, -1, 0, 0}
+#define HP_WORLD_CONFIG_INIT                                                                       \
+    { sizeof(hp_world_config), -1, -1, 0, 0 }
 
 /* Join the job. Collective over all ranks. config NULL: everything from the environment.
  * Errors: ARGUMENT, TIMEOUT and PEER naming the ranks that did not come, LIMIT, SYSTEM, VERSION. */
@@ -70,7 +71,8 @@ void hp_hub_destroy(hp_hub *hub);
  *
  * Collective over the listed ranks only, all giving the same list; other ranks take no part.
  * Errors: ARGUMENT (rank out of range or twice, own rank missing), TIMEOUT, PEER. */
-HP_MUST_CHECK hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks, hp_group **out_group);
+HP_MUST_CHECK hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
+                                        hp_group **out_group);
 /* Collective over the parent: members with the same color form a group, ordered by key, then by
  * parent rank. A negative color: no group, *out_group is NULL. */
 HP_MUST_CHECK hp_status hp_group_split(hp_group *parent, int color, int key, hp_group **out_group);
@@ -87,7 +89,8 @@ hp_world *hp_group_world(const hp_group *group);
 /* A row-major mesh over the whole world: the last dimension varies fastest. One group per
  * dimension. For HSDP: {replicate, shard}, world rank = r * n_shard + s. Collective over the world.
  * Errors: ARGUMENT when the sizes do not multiply to the world's size, naming both. */
-HP_MUST_CHECK hp_status hp_mesh_create(hp_world *world, const int *sizes, int n_dims, hp_mesh **out_mesh);
+HP_MUST_CHECK hp_status hp_mesh_create(hp_world *world, const int *sizes, int n_dims,
+                                       hp_mesh **out_mesh);
 void hp_mesh_destroy(hp_mesh *mesh);
 int hp_mesh_n_dims(const hp_mesh *mesh);
 int hp_mesh_size(const hp_mesh *mesh, int dim);
@@ -95,22 +98,23 @@ int hp_mesh_coordinate(const hp_mesh *mesh, int dim);
 hp_group *hp_mesh_group(const hp_mesh *mesh, int dim); /* owned by the mesh */
 hp_world *hp_mesh_world(const hp_mesh *mesh);
 
-/* Start `n_ranks` local ranks and watch them: what hprun does. Each rank runs `argv`, or `body` in a
- * forked child when argv is NULL (tests). The ranks die with the caller. When a rank dies or fails,
- * the report names it and what every other rank was waiting for, and the others are ended. */
+/* Start `n_ranks` local ranks and watch them: what hprun does. Each rank runs `argv`, or `body` in
+ * a forked child when argv is NULL (tests). The ranks die with the caller. When a rank dies or
+ * fails, the report names it and what every other rank waited for, and the others are ended. */
 typedef struct hp_launch_config {
     size_t size; /* sizeof(hp_launch_config) */
     int n_ranks;
-    char *const *argv;             /* NULL-terminated; NULL: call body */
-    int (*body)(void *argument);   /* returns the exit status of the rank */
+    char *const *argv;           /* NULL-terminated; NULL: call body */
+    int (*body)(void *argument); /* returns the exit status of the rank */
     void *argument;
-    uint64_t grace_ms;             /* between asking the others to end and killing them; default 300 */
-    uint64_t deadline_ms;          /* 0: none; the whole job is ended after it, with its wait reasons */
+    uint64_t grace_ms;    /* between asking the others to end and killing them; default 300 */
+    uint64_t deadline_ms; /* 0: none; the whole job is ended after it, with its wait reasons */
     /* Receives each line of the report (no newline); NULL: lines are lost. */
     void (*say)(void *context, const char *line);
     void *say_context;
 } hp_launch_config;
-#define HP_LAUNCH_CONFIG_INIT {sizeof(hp_launch_config), 1, 0, 0, 0, 300, 0, 0, 0}
+#define HP_LAUNCH_CONFIG_INIT                                                                      \
+    { sizeof(hp_launch_config), 1, 0, 0, 0, 300, 0, 0, 0 }
 
 /* SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP are passed on to the ranks while it runs.
  * *out_exit is 0 when every rank ended with 0, else the first failing rank's status (128 + signal

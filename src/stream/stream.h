@@ -10,10 +10,18 @@
 
 #include <hyperparallel/stream.h>
 
-static inline hp_event hpi_done(uint32_t op_id) { return 2 * (op_id + 1); }
-static inline hp_event hpi_drained(uint32_t op_id) { return 2 * (op_id + 1) + 1; }
-static inline uint32_t hpi_event_op(hp_event event) { return event / 2 - 1; }
-static inline int hpi_event_is_drained(hp_event event) { return (int)(event & 1U); }
+static inline hp_event hpi_done(uint32_t op_id) {
+    return 2 * (op_id + 1);
+}
+static inline hp_event hpi_drained(uint32_t op_id) {
+    return 2 * (op_id + 1) + 1;
+}
+static inline uint32_t hpi_event_op(hp_event event) {
+    return event / 2 - 1;
+}
+static inline int hpi_event_is_drained(hp_event event) {
+    return (int)(event & 1U);
+}
 
 _Static_assert(sizeof(hp_ref) == 24, "hp_ref is hashed and compared byte for byte");
 _Static_assert(sizeof(hp_op) == 160, "hp_op is hashed and compared byte for byte");
@@ -22,10 +30,10 @@ typedef struct hpi_bindings {
     unsigned char **buffers; /* [n_buffers], by hp_ref.buffer; entry 0 is NULL */
     uint64_t *buffer_bytes;
     uint32_t n_buffers;
-    void **comms;            /* [n_comms], by hp_op.comm: a hp_group; entry 0 is NULL */
-    uint64_t *comm_base;     /* sequence number of each communicator when the step began */
+    void **comms;        /* [n_comms], by hp_op.comm: a hp_group; entry 0 is NULL */
+    uint64_t *comm_base; /* sequence number of each communicator when the step began */
     uint32_t n_comms;
-    void *owner;             /* of the kinds that are not collectives */
+    void *owner; /* of the kinds that are not collectives */
 } hpi_bindings;
 
 /* Where a piece lies; NULL for none. */
