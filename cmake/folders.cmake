@@ -6,10 +6,6 @@
 function(hp_glob out_files)
   list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/)
   file(GLOB files CONFIGURE_DEPENDS ${ARGN})
-  if(NOT files AND out_files MATCHES "_sources$") # a library needs one
-    set(files ${PROJECT_BINARY_DIR}/empty.c)
-    file(WRITE ${files} "typedef int empty;\n")
-  endif()
   set(${out_files} ${files} PARENT_SCOPE)
 endfunction()
 
