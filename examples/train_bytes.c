@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
     unsigned char *text = read_text(argv[1], &n_bytes);
     unsigned char samples[BATCH * SAMPLE_BYTES];
 
-    /* Who we are: from hprun, torchrun or mpirun; else a world of one rank. */
+    /* Who we are: from hprun, or torchrun's environment; else a world of one rank. */
     hp_world *world;
     ok(hp_world_create(NULL, &world));
 

@@ -38,6 +38,8 @@ const char *failure_text(hp_status status) {
 
 bool failure_is_mine(hp_status status, int world_rank) {
     hp_error error;
+    if (world_rank < 0) /* there is no world yet: nobody else can tell */
+        return true;
     if (own.status == status)
         return !own.is_told;
     if (!library_knows(status, &error))

@@ -171,9 +171,13 @@ static const struct argp parser = {
     argp_rows,
     parse_key,
     NULL,
-    "Train a model over the ranks that hprun (or torchrun, mpirun) started; by itself it is one "
+    "Train a model over the ranks that hprun (or torchrun) started; by itself it is one "
     "rank."
     "\v"
+    "SIGINT or SIGTERM ends the run after a whole step, with a checkpoint when --save is given; "
+    "the "
+    "exit status is 0 then too. A loss that is not finite ends it with status 1 and saves "
+    "nothing.\n\n"
     "Example: hprun -n 8 hptrain --mesh 2x4 --steps 300 --save checkpoint --trace trace",
     NULL,
     with_default,

@@ -310,6 +310,13 @@ static hp_status train_step(trainer *t, uint64_t step, step_record *out, bool *o
     TRY(hp_fsdp_end(t->fsdp));
     TRY(update(t));
     TRY(share(t, loss, out, out_stop));
+    if (!isfinite(out->loss)) /* before anything of it is saved; all ranks see the same sum */
+        return agree(
+            t->world,
+            fail(HP_ERR_STATE,
+                 "expected a finite loss, step %llu gave %g: the run has diverged (a smaller "
+                 "--lr, or --clip); the last checkpoint is as it was",
+                 (unsigned long long)step + 1, out->loss));
     const double seconds = (double)(now_ns() - begin_ns) * 1e-9;
     out->step = step + 1;
     out->step_ms = seconds * 1e3;

@@ -87,6 +87,16 @@ n_done=$(wc -l <"$out/stopped.jsonl")
     --log "$out/after.jsonl" >/dev/null
 [ "$(jq .step "$out/after.jsonl")" = $((n_done + 1)) ] || fail "SIGTERM: the checkpoint is not of step $n_done"
 
+echo "== a run that diverges fails, and keeps the last checkpoint"
+"$hptrain" "${small[@]}" --steps 3 --save "$out/diverge" >/dev/null
+before=$(cat "$out/diverge/latest")
+if "$hprun" -n 2 "$hptrain" "${small[@]}" --batch 2 --resume "$out/diverge" --save "$out/diverge" --steps 60 \
+    --lr 1e6 --clip 0 >"$out/diverge.txt" 2>&1; then
+    fail "diverging: expected a failure, given success"
+fi
+[ "$(grep -c "expected a finite loss" "$out/diverge.txt")" -eq 1 ] || fail "diverging: $(cat "$out/diverge.txt")"
+[ "$(cat "$out/diverge/latest")" = "$before" ] || fail "diverging: expected the old checkpoint"
+
 echo "== wrong command lines"
 refused() { # STATUS TEXT ARGUMENT...: exactly one rank says TEXT, nothing is written
     local status=0 expected=$1 text=$2

@@ -527,6 +527,20 @@ static void readers_body(hp_world *world, void *argument) {
     RANK_OK(hp_symm_free(r.memory));
 }
 
+/* One rank allocates while the other frees: both are told, and nobody's words are taken for another
+ * call's. */
+static void other_call_body(hp_world *world, void *argument) {
+    (void)argument;
+    hp_symm first, second = {0};
+    RANK_OK(hp_symm_alloc(world, NULL, 64, 0, &first));
+    const bool is_odd = hp_world_rank(world) == 1;
+    const hp_status status =
+        is_odd ? hp_symm_free(first) : hp_symm_alloc(world, NULL, 64, 0, &second);
+    RANK_CHECK(status == HP_ERR_MISMATCH);
+    RANK_CHECK(strstr(hp_last_error(), "symm_free") && strstr(hp_last_error(), "symm_alloc"));
+    RANK_FAILS(hp_symm_alloc(world, NULL, 64, 0, &second), HP_ERR_MISMATCH); /* it stays failed */
+}
+
 /* ---- the tests ---- */
 
 #define THREADS(name, n, body)                                                                     \
@@ -545,6 +559,7 @@ THREADS(test_ping_pong, 2, ping_pong_body)
 THREADS(test_overlapping_groups, 4, overlapping_body)
 THREADS(test_subgroups, 4, subgroups_body)
 THREADS(test_readers, 3, readers_body)
+THREADS(test_other_call, 2, other_call_body)
 
 static void test_crossed_order(void **state) {
     (void)state;
@@ -578,6 +593,7 @@ int main(void) {
         cmocka_unit_test(test_subgroups),
         cmocka_unit_test(test_crossed_order),
         cmocka_unit_test(test_readers),
+        cmocka_unit_test(test_other_call),
         cmocka_unit_test(test_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
