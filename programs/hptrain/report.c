@@ -67,6 +67,10 @@ static void say_facts(const run_facts *f, const options *o) {
            grouped(f->n_held_out_bytes, text[1]));
     printf("steps %s to %s, %s bytes predicted in each\n", grouped(f->first_step + 1, text[0]),
            grouped(f->n_steps, text[1]), grouped(f->tokens_per_step, text[2]));
+    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (f->n_ranks > n_cores)
+        printf("%d ranks share %ld cores: most of what is exposed is waiting for a core\n",
+               f->n_ranks, n_cores);
     fflush(stdout);
 }
 

@@ -134,8 +134,7 @@ static hp_status find_odd_rank(hp_fsdp *fsdp, uint64_t word, int *out_rank) {
     uint64_t *all = hpi_alloc((size_t)n, sizeof *all);
     if (!all)
         return HP_ERR_MEMORY;
-    const hp_status status =
-        hpi_group_exchange(hp_world_group(fsdp->world), "commit", &word, 1, all);
+    const hp_status status = hpi_fsdp_exchange(fsdp, "hp_fsdp_commit", &word, 1, all);
     *out_rank = -1;
     for (int r = n - 1; r > 0 && !status; r--)
         if (all[r] != all[0])

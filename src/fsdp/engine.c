@@ -210,7 +210,7 @@ static hp_status end_compute(hp_unit *unit, hpi_hook hook, const char *name) {
                           .begin_ns = unit->phase_began_ns,
                           .end_ns = hpi_now_ns(),
                           .id = NOBODY,
-                          .step = (uint32_t)unit->fsdp->stats.n_steps};
+                          .step = unit->fsdp->n_passes};
     hp_trace_span(unit->fsdp->config.trace, HP_STREAM_COMPUTE, &span);
     return run_hook(unit->fsdp, hook, unit->index);
 }
@@ -282,7 +282,7 @@ static void trace_pass(const hp_fsdp *fsdp) {
                           .begin_ns = fsdp->pass_began_ns,
                           .end_ns = hpi_now_ns(),
                           .id = NOBODY,
-                          .step = (uint32_t)fsdp->stats.n_steps};
+                          .step = fsdp->n_passes};
     hp_trace_span(fsdp->config.trace, HP_STREAM_COMPUTE, &span);
 }
 
@@ -303,6 +303,7 @@ hp_status hp_fsdp_end(hp_fsdp *fsdp) {
         return HPI_FAIL(HP_ERR_STATE,
                         "expected every queue of the plan to be empty at the end of a pass");
     trace_pass(fsdp);
+    fsdp->n_passes++;
     fsdp->in_pass = false;
     if (fsdp->pass == HP_SYNC) {
         fsdp->stats.n_steps++;
@@ -323,6 +324,15 @@ hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context
 }
 
 /* ---- agreeing ---------------------------------------------------------------------------- */
+
+hp_status hpi_fsdp_exchange(hp_fsdp *fsdp, const char *call, const uint64_t *words, int n_words,
+                            uint64_t *out_words) {
+    hp_group *everybody = hp_world_group(fsdp->world);
+    HP_TRY(hpi_group_enter(everybody, call));
+    const hp_status status = hpi_group_exchange(everybody, call, words, n_words, out_words);
+    hpi_group_leave(everybody);
+    return status;
+}
 
 enum { AGREE_WORDS = HPI_EXCHANGE_WORDS, AGREE_TEXT_BYTES = (AGREE_WORDS - 1) * 8 };
 
@@ -352,8 +362,7 @@ hp_status hpi_fsdp_agree(hp_fsdp *fsdp, const char *call, hp_status mine) {
         memcpy(text, error.message, sizeof text - 1);
         memcpy(words + 1, text, sizeof text);
     }
-    hp_status status =
-        hpi_group_exchange(hp_world_group(fsdp->world), call, words, AGREE_WORDS, all);
+    hp_status status = hpi_fsdp_exchange(fsdp, call, words, AGREE_WORDS, all);
     if (!status)
         status = mine ? hpi_error_set(&error) : tell_failure(fsdp, call, all);
     hpi_free(all);

@@ -92,7 +92,8 @@ struct hp_fsdp {
     uint32_t *prefetch_lists;
     hp_kind kinds[HPI_OP_N_KINDS];
     uint64_t pass_began_ns;
-    bool is_failed; /* an operation failed: only destroy is left */
+    uint32_t n_passes; /* ended; numbers the spans of the trace, as the executor does */
+    bool is_failed;    /* an operation failed: only destroy is left */
 };
 
 /* Pointers into this rank's memory. `full` counts include padding: layout.shard_elements. */
@@ -143,6 +144,9 @@ hp_status hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint
 /* The operations of the next hook. Errors: STATE when the step differs from the recorded one. */
 hp_status hpi_replay_next(hpi_replay *replay, hpi_hook hook, uint32_t unit, hpi_burst *out_burst);
 
+/* hpi_group_exchange over the world, one thread at a time. */
+hp_status hpi_fsdp_exchange(hp_fsdp *fsdp, const char *call, const uint64_t *words, int n_words,
+                            uint64_t *out_words);
 /* Every rank tells whether it succeeded; all fail alike when one did. `mine` is this rank's status,
  * with its record. Collective over the world; for set-up calls. */
 hp_status hpi_fsdp_agree(hp_fsdp *fsdp, const char *call, hp_status mine);

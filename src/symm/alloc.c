@@ -335,9 +335,12 @@ static hp_status meet_to_free(hp_group *group, uint64_t key) {
 
 static void give_back(hpi_symm_state *s, const hpi_block *block) {
     const uint64_t offset = block->offset, bytes = block->bytes;
-    if (block->map) {
-        hpi_group_unmap(block->group, block->map, bytes * (uint64_t)block->n_members);
+    if (block->map) { /* first nobody finds it any more, then it goes */
+        hp_group *group = block->group;
+        void *map = block->map;
+        const uint64_t all_bytes = bytes * (uint64_t)block->n_members;
         retract(s, block);
+        hpi_group_unmap(group, map, all_bytes);
         return;
     }
     if (s->is_poisoning)

@@ -10,10 +10,9 @@ prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
 
 cmake --install "$build" --prefix "$prefix" >/dev/null
-# The prefix that was configured is not the one that we installed to.
 export PKG_CONFIG_PATH
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name hyperparallel.pc)")
-config=(pkg-config --define-variable=prefix="$prefix" hyperparallel)
+config=(pkg-config hyperparallel)
 
 cat >"$prefix/user.c" <<'END'
 #include <hyperparallel/hyperparallel.h>
