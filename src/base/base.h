@@ -62,6 +62,16 @@ static inline bool hpi_is_power_of_two(uint64_t a) {
 static inline bool hpi_multiply(uint64_t a, uint64_t b, uint64_t *out) {
     return !__builtin_mul_overflow(a, b, out);
 }
+/* Milliseconds as nanoseconds; what does not fit is for ever. */
+static inline uint64_t hpi_ms_to_ns(uint64_t ms) {
+    uint64_t ns;
+    return __builtin_mul_overflow(ms, UINT64_C(1000000), &ns) ? UINT64_MAX : ns;
+}
+/* a + b, at most UINT64_MAX: a moment that far away never comes. */
+static inline uint64_t hpi_add_saturated(uint64_t a, uint64_t b) {
+    uint64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
 static inline uint64_t hpi_min(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
