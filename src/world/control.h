@@ -16,7 +16,7 @@
 
 enum {
     HPI_LAYOUT_VERSION = 1,
-    HPI_MAX_LOCAL = 1024, /* ranks of a node: bits in hpi_entry.joined */
+    HPI_MAX_LOCAL = 1024,  /* ranks of a node: bits in hpi_entry.joined */
     HPI_MAX_GROUPS = 4096, /* groups of a node that are alive at once */
     HPI_N_NOTES = 8,       /* threads of one rank that can explain their wait at once */
     HPI_NAME_WORDS = 4,    /* a text of up to 31 bytes, as 64-bit words */
@@ -36,8 +36,12 @@ enum {
 static inline uint64_t hpi_life(uint64_t generation, unsigned state) {
     return generation * 8 + state;
 }
-static inline unsigned hpi_life_state(uint64_t life) { return (unsigned)(life % 8); }
-static inline uint64_t hpi_life_generation(uint64_t life) { return life / 8; }
+static inline unsigned hpi_life_state(uint64_t life) {
+    return (unsigned)(life % 8);
+}
+static inline uint64_t hpi_life_generation(uint64_t life) {
+    return life / 8;
+}
 
 /* Why a thread sleeps. since_ns: 0 free, 1 being written, else when the wait began. */
 typedef struct hpi_note {
@@ -59,7 +63,7 @@ typedef struct hpi_control {
     _Atomic uint32_t sleepers;           /* threads that sleep, or are about to */
     _Atomic uint64_t blamed;             /* 1 + the world rank whose end failed a wait; 0 none */
     hpi_note notes[HPI_N_NOTES];
-    hpi_note failure; /* the last wait that failed */
+    hpi_note failure;                                      /* the last wait that failed */
     _Alignas(128) _Atomic uint64_t doing[HPI_DOING_WORDS]; /* text, when no thread waits */
 } hpi_control;
 
@@ -70,7 +74,7 @@ typedef struct hpi_entry {
     uint64_t hash[2];            /* of the list of members */
     uint64_t base;               /* values of its lines count from here */
     uint32_t size;
-    _Atomic uint32_t n_left;                /* members that have destroyed it */
+    _Atomic uint32_t n_left;                     /* members that have destroyed it */
     _Atomic uint64_t joined[HPI_MAX_LOCAL / 64]; /* bit per world rank */
     uint64_t spare[2];
 } hpi_entry;

@@ -3,8 +3,8 @@
  * world/launch.h - what a launcher and its ranks agree on, and the launcher's record of a rank.
  *
  * A rank inherits two descriptors: its socket to the launcher's store, and the memfd that becomes
- * its segment. The launcher makes the memfd with one page and maps that page, the control block; the
- * rank gives it its size. So the launcher can read what a rank was doing after it was killed.
+ * its segment. The launcher makes the memfd with one page and maps that page, the control block;
+ * the rank gives it its size. So the launcher can read what a rank was doing after it was killed.
  */
 #ifndef HPI_LAUNCH_H
 #define HPI_LAUNCH_H
@@ -22,9 +22,9 @@ typedef struct hpi_child {
     int pidfd;
     bool has_own_group; /* a process group of its own: what it starts can be ended with it */
     bool has_ended;
-    bool was_waiting;  /* `doing` holds a wait */
-    int code, value;   /* si_code and si_status of waitid */
-    int server_fd;     /* this side of its store socket, until the server takes it */
+    bool was_waiting;         /* `doing` holds a wait */
+    int code, value;          /* si_code and si_status of waitid */
+    int server_fd;            /* this side of its store socket, until the server takes it */
     int store_fd, segment_fd; /* the rank's side */
     hpi_control *control;
     char doing[256];

@@ -3,9 +3,9 @@
  * world/store.h - the key-value stores that ranks start up over.
  *
  * One protocol over any stream socket: a head, then a key, then a value. A client has one request
- * under way; a get whose key is not there yet is parked at the server. The launcher serves it over a
- * socket pair per rank, rank 0 over TCP where the environment comes from torchrun. Values are small
- * and a key is forgotten once every rank has read it.
+ * under way; a get whose key is not there yet is parked at the server. The launcher serves it over
+ * a socket pair per rank, rank 0 over TCP where the environment comes from torchrun. Values are
+ * small and a key is forgotten once every rank has read it.
  */
 #ifndef HPI_STORE_H
 #define HPI_STORE_H
@@ -41,8 +41,8 @@ typedef struct hpi_store_greeting {
 
 /* ---- store_client.c ------------------------------------------------------------------------ */
 
-/* A store that speaks over `fd`, which it does not own. `where` goes into error texts. With says_bye
- * its close tells the server that the end of the connection will be in order. */
+/* A store that speaks over `fd`, which it does not own. `where` goes into error texts. With
+ * says_bye its close tells the server that the end of the connection will be in order. */
 hp_status hpi_store_client(int fd, const char *where, bool says_bye, hp_store *out_store);
 hp_status hpi_store_greet(const hp_store *store, const hpi_store_greeting *greeting,
                           uint64_t timeout_ms);
