@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The tools that judge others notice what is wrong: each is given something damaged.
+set -euo pipefail
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+# refuses WANTED COMMAND...: the command fails and says WANTED.
+refuses() {
+    local wanted=$1 said
+    shift
+    if said=$("$@" 2>&1); then
+        echo "expected a failure of: $*"
+        exit 1
+    fi
+    [[ $said == *"$wanted"* ]] || { echo "expected '$wanted' of: $*, given '$said'"; exit 1; }
+}
+
+# trace EVENTS: a trace of one lane.
+trace() {
+    printf '{"traceEvents":[%s]}' "$1" >"$out/trace.json"
+}
+begin='{"ph":"B","name":"a","pid":0,"tid":0,"ts":1}'
+end='{"ph":"E","name":"a","pid":0,"tid":0,"ts":2}'
+check=(tools/check_trace.sh "$out/trace.json")
+
+trace "$begin,$end"
+"${check[@]}" >/dev/null
+trace "$begin"
+refuses "never ended" "${check[@]}"
+trace "$end"
+refuses "an end without its begin" "${check[@]}"
+trace "$begin,${end/2/0}"
+refuses "time runs backwards" "${check[@]}"
+trace "$begin,${end/\"a\"/\"b\"}"
+refuses "ends a" "${check[@]}"
+trace ""
+refuses "no spans" "${check[@]}"
+trace "$begin,$end,"
+refuses "not a well-formed trace" "${check[@]}"
+
+refuses "given 'nonsense'" tools/setup.sh nonsense
+
+# Cases are counted, not programs; one that dies in the middle is a failure of its own.
+refuses "No tests were found" tools/run_tests.sh "$out"
+cat >"$out/CTestTestfile.cmake" <<'END'
+add_test(passes true)
+add_test(skips sh -c "echo nobody is there; exit 77")
+set_tests_properties(skips PROPERTIES SKIP_RETURN_CODE 77)
+add_test(cases printf "[  PASSED  ] 3 test(s).\n[  SKIPPED ] 1 test(s), listed below:\n[  SKIPPED ] one\n")
+END
+said=$(tools/run_tests.sh "$out")
+[[ $said == *"skipped: skips: nobody is there"* ]] || { echo "expected the reason: $said"; exit 1; }
+[[ $said == *$'\n4 passed, 0 failed, 2 skipped' ]] || { echo "unexpected count: $said"; exit 1; }
+cat >>"$out/CTestTestfile.cmake" <<'END'
+add_test(fails printf "[  PASSED  ] 1 test(s).\n[  FAILED  ] 2 test(s), listed below:\n")
+set_tests_properties(fails PROPERTIES WILL_FAIL ON)
+add_test(dies sh -c "kill -KILL $$")
+add_test(is_missing /nonexistent)
+END
+refuses $'\n5 passed, 4 failed, 2 skipped' tools/run_tests.sh "$out"
+
+# What is not there yet must not pass for done.
+for target in bench cluster-test python python-test; do
+    refuses "not there yet" make "$target"
+done
