@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define HELLO_MAGIC UINT64_C(0x6f6c6c6548504848) /* "HHPHello" */
@@ -26,13 +28,14 @@ typedef struct hello {
     int32_t n_ranks;
     uint64_t heap_size; /* the option */
     int32_t status;     /* HP_OK, or why this rank cannot take part */
-    int32_t pad;
+    int32_t pid;
+    uint64_t pid_namespace; /* in which pid means something; 0 unknown */
     char boot_id[BOOT_BYTES];
     char host[HOST_BYTES];
     unsigned char token[HPI_TOKEN_BYTES];
     char message[MESSAGE_BYTES];
 } hello;
-_Static_assert(sizeof(hello) == 688, "sent between processes");
+_Static_assert(sizeof(hello) == 696, "sent between processes");
 _Static_assert(sizeof(hello) <= HPI_STORE_VALUE_BYTES, "fits in a value");
 
 /* ---- saying hello -------------------------------------------------------------------------- */
@@ -46,11 +49,18 @@ static void read_boot_id(char *out) {
         fclose(file);
 }
 
+static uint64_t pid_namespace(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) ? 0 : info.st_ino;
+}
+
 static void fill_hello(const hp_world *world, hello *h) {
     h->magic = HELLO_MAGIC;
     h->layout_version = HPI_LAYOUT_VERSION;
     h->n_ranks = world->n_ranks;
     h->heap_size = world->options.heap_size;
+    h->pid = getpid();
+    h->pid_namespace = pid_namespace();
     snprintf(h->version, sizeof h->version, "%s", hp_version());
     read_boot_id(h->boot_id);
     if (gethostname(h->host, sizeof h->host - 1))
@@ -188,23 +198,52 @@ static hp_status check_hellos(const hello *all, const hp_world *world) {
 
 /* ---- passing segments round ----------------------------------------------------------------- */
 
+/* From now on a rank that dies is noticed, where its number means something to us. */
+static hp_status watch_early(hp_world *world, const hello *all) {
+    const hello *own = &all[world->rank];
+    for (int i = 0; i < world->n_ranks; i++) {
+        if (i == world->rank || !own->pid_namespace || all[i].pid_namespace != own->pid_namespace)
+            continue;
+        const int pidfd = (int)syscall(SYS_pidfd_open, all[i].pid, 0);
+        if (pidfd < 0)
+            return errno == ESRCH
+                       ? HPI_FAIL_RANK(HP_ERR_PEER, i, "rank %d died while the ranks started", i)
+                       : HPI_FAIL_RANK(HP_ERR_SYSTEM, i,
+                                       "expected to watch the process of rank %d, pidfd_open: %s",
+                                       i, strerror(errno));
+        HP_TRY(hpi_liveness_watch(world, i, pidfd));
+    }
+    return HP_OK;
+}
+
+/* The kernel said which process the segment came from; needed where watch_early could not. */
+static hp_status watch_sender(hp_world *world, int rank) {
+    const int pidfd = hpi_share_pidfd(world, rank);
+    if (world->pidfds[rank] >= 0) {
+        if (pidfd >= 0)
+            close(pidfd);
+        return HP_OK;
+    }
+    if (pidfd < 0)
+        return HPI_FAIL_RANK(HP_ERR_SYSTEM, rank,
+                             "expected to watch the process of rank %d, there is no pidfd of it",
+                             rank);
+    return hpi_liveness_watch(world, rank, pidfd);
+}
+
 static hp_status map_peer(hp_world *world, int rank) {
     int fd;
     HP_TRY(hpi_share_receive(world, rank, 0, &fd));
     const hp_status status = hpi_segment_map(fd, rank, &world->segments[rank]);
     close(fd);
     HP_TRY(status);
-    const int pidfd = hpi_share_pidfd(world, rank);
-    if (pidfd < 0)
-        return HPI_FAIL_RANK(HP_ERR_SYSTEM, rank,
-                             "expected to watch the process of rank %d, pidfd_open gave none",
-                             rank);
-    return hpi_liveness_watch(world, rank, pidfd);
+    return watch_sender(world, rank);
 }
 
 static hp_status pass_segments(hp_world *world, const hello *all) {
     for (int i = 0; i < world->n_ranks; i++)
         hpi_share_peer(world, i, all[i].token);
+    HP_TRY(watch_early(world, all));
     /* each begins behind itself, so that not everybody sends to rank 0 at once */
     for (int k = 1; k < world->n_ranks; k++)
         HP_TRY(hpi_share_send(world, (world->rank + k) % world->n_ranks, 0,
@@ -228,6 +267,23 @@ static hp_status open_store(hp_world *world, const hpi_identity *identity, hp_st
     return HP_OK;
 }
 
+/* A rank died while segments were passed round, but others may have ended because of it since. The
+ * store has seen the ends in their order: whoever asks it for what nobody sets is told the first.
+ */
+static hp_status name_first_ended(const hp_store *store, uint64_t generation, hp_status status) {
+    enum { PATIENCE_MS = 500 };
+    char key[HPI_STORE_KEY_BYTES];
+    hp_error record, told;
+    size_t n_bytes = 0;
+    hp_last_error_get(&record);
+    snprintf(key, sizeof key, "hyperparallel/%llu/nothing", (unsigned long long)generation);
+    const hp_status answer = store->get(store->context, key, &n_bytes, 0, &n_bytes, PATIENCE_MS);
+    hp_last_error_get(&told);
+    if (answer != HP_ERR_PEER || told.world_rank < 0)
+        (void)hpi_error_set(&record);
+    return status;
+}
+
 static hp_status meet_ranks(hp_world *world, const hpi_identity *identity, const hp_store *store,
                             hello *all) {
     char key[HPI_STORE_KEY_BYTES];
@@ -244,9 +300,12 @@ static hp_status meet_ranks(hp_world *world, const hpi_identity *identity, const
     HP_TRY(store->set(store->context, key, own, sizeof *own));
     if (mine)
         return hpi_error_set(&record);
+    hpi_world_doing(world, "starting, waiting for every rank to say hello");
     HP_TRY(read_hellos(store, world, generation, all));
     HP_TRY(check_hellos(all, world));
-    return pass_segments(world, all);
+    hpi_world_doing(world, "starting, exchanging shared memory");
+    const hp_status status = pass_segments(world, all);
+    return status == HP_ERR_PEER ? name_first_ended(store, generation, status) : status;
 }
 
 hp_status hpi_bootstrap(hp_world *world, const hpi_identity *identity) {

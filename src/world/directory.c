@@ -57,8 +57,10 @@ static hp_status directory_lock(hp_world *world) {
         }
         hpi_sleep_ns(200000);
         const int rank = (int)holder - 1;
-        if (died_holding(world, holder))
+        if (died_holding(world, holder)) {
+            hpi_liveness_blame(world, rank);
             return HPI_FAIL_RANK(HP_ERR_PEER, rank, "rank %d died while it created a group", rank);
+        }
         if (hpi_now_ns() > deadline_ns)
             return HPI_FAIL_RANK(HP_ERR_TIMEOUT, rank,
                                  "rank %d waited %llu ms for rank %d, which is stopped while it "

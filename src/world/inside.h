@@ -109,8 +109,10 @@ hp_status hpi_liveness_watch_launcher(hp_world *world, int fd);
 /* Look for processes that ended. A system call; waits make it once a slice. */
 void hpi_liveness_poll(hp_world *world);
 bool hpi_liveness_is_dead(const hp_world *world, int world_rank);
-/* Whose death a dead rank died of: a rank that gives up because of another says so. */
-int hpi_liveness_origin(const hp_world *world, int world_rank);
+/* A rank that gives up because of another's end says so, before it ends itself ... */
+void hpi_liveness_blame(hp_world *world, int world_rank);
+/* ... which leads from a dead rank to the one that it died of. */
+int hpi_liveness_origin(hp_world *world, int world_rank);
 bool hpi_liveness_has_left(const hp_world *world, int world_rank);
 
 /* ---- share.c: passing descriptors between processes of a node ------------------------------- */

@@ -110,6 +110,10 @@ static void name_first(hpi_launcher *l, bool is_last_call) {
     hpi_report_first(l);
 }
 
+static bool is_over(const launch_loop *loop) {
+    return hpi_now_ns() >= loop->phase_end_ns || !n_running(loop->l);
+}
+
 static void advance(launch_loop *loop) {
     hpi_launcher *l = loop->l;
     if (loop->phase == RUNNING) {
@@ -124,17 +128,17 @@ static void advance(launch_loop *loop) {
             enter(loop, ENDING, l->config->grace_ms);
         }
     }
-    const bool is_over = hpi_now_ns() >= loop->phase_end_ns || !n_running(l);
     if (loop->phase == MOMENT) {
         hpi_report_look(l);
         if (!l->is_named)
-            name_first(l, is_over);
-        if (is_over) {
+            name_first(l, is_over(loop));
+        if (is_over(loop)) {
             hpi_report_others(l);
             signal_all(l, SIGTERM);
             enter(loop, ENDING, l->config->grace_ms);
         }
-    } else if (loop->phase == ENDING && is_over) {
+    }
+    if (loop->phase == ENDING && is_over(loop)) {
         signal_all(l, SIGKILL);
         enter(loop, KILLED, IDLE_MS);
     }

@@ -81,9 +81,15 @@ void hpi_liveness_poll(hp_world *world) {
     }
 }
 
+/* Where it has not been mapped yet, it has not got anywhere. */
+static uint64_t life_of(const hp_world *world, int world_rank) {
+    if (!world->segments[world_rank].base)
+        return 0;
+    return atomic_load_explicit(&hpi_world_control(world, world_rank)->life, memory_order_acquire);
+}
+
 bool hpi_liveness_has_left(const hp_world *world, int world_rank) {
-    const uint64_t life =
-        atomic_load_explicit(&hpi_world_control(world, world_rank)->life, memory_order_acquire);
+    const uint64_t life = life_of(world, world_rank);
     return hpi_life_generation(life) > world->generation ||
            life == hpi_life(world->generation, HPI_LIFE_LEFT);
 }
@@ -91,21 +97,26 @@ bool hpi_liveness_has_left(const hp_world *world, int world_rank) {
 bool hpi_liveness_is_dead(const hp_world *world, int world_rank) {
     /* in this order: a rank that left in order says so before its process ends */
     const bool is_gone = atomic_load_explicit(&world->is_gone[world_rank], memory_order_acquire);
-    const uint64_t life =
-        atomic_load_explicit(&hpi_world_control(world, world_rank)->life, memory_order_acquire);
-    if (life == hpi_life(world->generation, HPI_LIFE_DEAD))
+    if (life_of(world, world_rank) == hpi_life(world->generation, HPI_LIFE_DEAD))
         return true;
     return is_gone && !hpi_liveness_has_left(world, world_rank);
 }
 
-int hpi_liveness_origin(const hp_world *world, int world_rank) {
-    /* each step goes to another rank that is dead; two may blame each other only by mistake */
+void hpi_liveness_blame(hp_world *world, int world_rank) {
+    if (world_rank >= 0 && world->segments[world->rank].base)
+        atomic_store_explicit(&hpi_world_control(world, world->rank)->blamed,
+                              1 + (uint64_t)world_rank, memory_order_release);
+}
+
+int hpi_liveness_origin(hp_world *world, int world_rank) {
+    hpi_liveness_poll(world); /* what a blamer saw must be seen here too */
     for (int n = 0; n < world->n_ranks; n++) {
         const uint64_t blamed = atomic_load_explicit(&hpi_world_control(world, world_rank)->blamed,
                                                      memory_order_acquire);
         const int next = (int)blamed - 1;
+        /* a blame is old news where its rank is well */
         if (next < 0 || next >= world->n_ranks || next == world->rank ||
-            !hpi_liveness_is_dead(world, next))
+            !(hpi_liveness_is_dead(world, next) || hpi_liveness_has_left(world, next)))
             break;
         world_rank = next;
     }

@@ -34,6 +34,8 @@
 enum { NAME_BYTES = 8, SECRET_BYTES = HPI_TOKEN_BYTES - NAME_BYTES };
 enum { RECEIVE_LOOK_MS = 20, SEND_LOOK_MS = 1 }; /* a queue has room again soon */
 
+#define REFUSAL_NS UINT64_C(500000000)
+
 typedef struct share_message {
     uint64_t magic;
     unsigned char secret[SECRET_BYTES]; /* of the receiver */
@@ -245,15 +247,20 @@ static bool find_parcel(hp_world *world, int from, uint64_t key, int *out_fd) {
     return found;
 }
 
+static hp_status fail_dead(hp_world *world, int rank) {
+    return HPI_FAIL_RANK(HP_ERR_PEER, rank,
+                         "rank %d died while rank %d exchanged shared memory with it", rank,
+                         world->rank);
+}
+
 /* Wait a little for the own socket, then see whether there is still hope to hear of `rank`. */
 static hp_status wait_a_little(hp_world *world, int ms, int rank, const char *what,
                                uint64_t deadline_ns) {
     struct pollfd own = {.fd = world->share->fd, .events = POLLIN};
     (void)poll(&own, 1, ms);
     hpi_liveness_poll(world);
-    if (world->segments[rank].base && hpi_liveness_is_dead(world, rank))
-        return HPI_FAIL_RANK(HP_ERR_PEER, rank, "rank %d died before rank %d had %s", rank,
-                             world->rank, what);
+    if (hpi_liveness_is_dead(world, rank))
+        return fail_dead(world, rank);
     if (atomic_load_explicit(&world->is_launcher_gone, memory_order_acquire))
         return HPI_FAIL(HP_ERR_PEER, "the launcher (hprun) died before rank %d had %s rank %d",
                         world->rank, what, rank);
@@ -302,17 +309,19 @@ static ssize_t send_once(hp_world *world, int to, const share_message *message, 
 
 hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
     const uint64_t deadline_ns = deadline_of(world);
+    const uint64_t refusal_end_ns = hpi_now_ns() + REFUSAL_NS;
     const unsigned char *token = world->share->peers + to * HPI_TOKEN_BYTES;
     share_message message = {.magic = SHARE_MAGIC, .key = key, .from = world->rank};
     memcpy(message.secret, token + NAME_BYTES, SECRET_BYTES);
     while (send_once(world, to, &message, fd) < 0) {
-        if (errno == ECONNREFUSED)
-            return HPI_FAIL_RANK(
-                world->generation ? HP_ERR_PEER : HP_ERR_UNSUPPORTED, to,
-                "rank %d cannot reach rank %d to share memory: it died, or it is in "
-                "another network namespace of this machine",
-                world->rank, to);
-        if (errno != EAGAIN && errno != ENOBUFS && errno != EINTR && errno != ETOOMANYREFS)
+        /* a dying process closes its socket a little before it has ended: look more than once */
+        if (errno == ECONNREFUSED && hpi_now_ns() > refusal_end_ns)
+            return HPI_FAIL_RANK(HP_ERR_UNSUPPORTED, to,
+                                 "rank %d cannot reach rank %d to share memory: it is in another "
+                                 "network namespace of this machine",
+                                 world->rank, to);
+        if (errno != EAGAIN && errno != ECONNREFUSED && errno != ENOBUFS && errno != EINTR &&
+            errno != ETOOMANYREFS)
             return HPI_FAIL_RANK(HP_ERR_SYSTEM, to,
                                  "expected to pass memory to rank %d, sendmsg: %s", to,
                                  strerror(errno));

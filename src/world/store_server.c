@@ -139,9 +139,9 @@ static void reply(store_connection *c, uint32_t id, hp_status status, int rank, 
     if (n_bytes)
         memcpy(message.body, value, n_bytes);
     const size_t length = sizeof message.head + n_bytes;
-    /* a client that lets its buffer fill up does not read its answers */
+    /* a client that has ended, or lets its buffer fill up: the next read finds its end */
     if (send(c->fd, &message, length, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)length)
-        connection_close(c);
+        shutdown(c->fd, SHUT_RDWR);
 }
 
 /* Answer a get from `v`; forget the value when it was the last rank's. */

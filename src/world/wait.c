@@ -126,8 +126,7 @@ static hp_status fail_peer(const wait_state *w, int culprit, const char *how) {
     char waited[200], doing[256];
     wait_text(w, waited, sizeof waited);
     hpi_control_describe(hpi_world_control(w->world, culprit), doing, sizeof doing);
-    atomic_store_explicit(&hpi_world_control(w->world, w->world->rank)->blamed,
-                          1 + (uint64_t)culprit, memory_order_release);
+    hpi_liveness_blame(w->world, culprit);
     return HPI_FAIL_RANK(HP_ERR_PEER, culprit, "rank %d %s: %s; rank %d was last seen %s", culprit,
                          how, waited, culprit, doing);
 }

@@ -126,12 +126,20 @@ static hp_status join(hp_world *world, const hp_world_config *config) {
         world->store = *config->store;
     HP_TRY(hpi_liveness_open(world));
     HP_TRY(map_ranks(world, config, &identity));
-    const hp_status status = meet(world);
-    if (status && world->generation) {
-        hp_group_destroy(world->group);
+    return meet(world);
+}
+
+/* Peers that already know of this rank must not wait for it, and should learn whose fault it was.
+ */
+static void give_up(hp_world *world) {
+    hp_error record;
+    hp_last_error_get(&record);
+    if (record.status == HP_ERR_PEER && world->segments)
+        hpi_liveness_blame(world, record.world_rank);
+    hp_group_destroy(world->group);
+    if (world->generation)
         hpi_world_abandon(world);
-    }
-    return status;
+    world_free(world);
 }
 
 hp_status hp_world_create(const hp_world_config *config, hp_world **out_world) {
@@ -149,7 +157,7 @@ hp_status hp_world_create(const hp_world_config *config, hp_world **out_world) {
     world->epoll_fd = -1;
     const hp_status status = join(world, &all);
     if (status)
-        world_free(world);
+        give_up(world);
     else
         *out_world = world;
     return status;
