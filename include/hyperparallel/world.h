@@ -57,7 +57,8 @@ int hp_world_local_rank(const hp_world *world); /* among the ranks of this node 
 int hp_world_local_size(const hp_world *world);
 /* The group of all ranks; owned by the world. */
 hp_group *hp_world_group(const hp_world *world);
-/* HP_OK while every other rank is alive or left in order; else PEER naming one that died. */
+/* HP_OK while the launcher and every other rank are alive or left in order; else PEER naming what
+ * died. */
 HP_MUST_CHECK hp_status hp_world_check(hp_world *world);
 
 /* A hub for ranks that are threads: create it once, give it to each rank's config, destroy it after
@@ -116,7 +117,8 @@ typedef struct hp_launch_config {
 #define HP_LAUNCH_CONFIG_INIT                                                                      \
     { sizeof(hp_launch_config), 1, 0, 0, 0, 300, 0, 0, 0 }
 
-/* SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP are passed on to the ranks while it runs.
+/* SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP are passed on to the ranks while it runs; a second
+ * SIGINT or SIGTERM kills, after the grace, the ranks that have not ended.
  * *out_exit is 0 when every rank ended with 0, else the first failing rank's status (128 + signal
  * when killed). Errors: ARGUMENT, SYSTEM, LIMIT (nothing was started). */
 HP_MUST_CHECK hp_status hp_launch(const hp_launch_config *config, int *out_exit);

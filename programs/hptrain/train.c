@@ -303,6 +303,7 @@ static hp_status update(trainer *t) {
 static hp_status train_step(trainer *t, uint64_t step, step_record *out, bool *out_stop) {
     const uint64_t begin_ns = now_ns();
     double loss = 0;
+    TRY(hp_world_check(t->world)); /* hprun may be gone while nobody waits for long */
     next_samples(t, step);
     TRY(hp_fsdp_begin(t->fsdp, HP_SYNC));
     TRY(bytes_mlp_forward(t->model, t->samples, (int)t->o->batch, &loss));

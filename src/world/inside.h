@@ -22,8 +22,8 @@ typedef struct hpi_segment {
 
 /* A new memfd with room for heap_bytes, sealed against resizing, control block in place. */
 hp_status hpi_segment_create(uint64_t heap_bytes, int world_rank, hpi_segment *out_segment);
-/* The same in a memfd that a launcher made; it may have served an earlier world. Takes fd over, also
- * when it fails. */
+/* The same in a memfd that a launcher made; it may have served an earlier world. Takes fd over,
+ * also when it fails. */
 hp_status hpi_segment_adopt(int fd, uint64_t heap_bytes, int world_rank, hpi_segment *out_segment);
 /* Map what a peer passed. Keeps no descriptor. */
 hp_status hpi_segment_map(int fd, int world_rank, hpi_segment *out_segment);
@@ -74,9 +74,9 @@ typedef struct hpi_share hpi_share; /* share.c: passing descriptors between proc
 struct hp_world {
     int rank, n_ranks;
     hpi_options options;
-    hp_hub *hub;      /* of thread ranks; NULL for processes */
-    bool owns_hub;    /* a world of one has a hub for itself */
-    bool can_spin;    /* no more local ranks than cores */
+    hp_hub *hub;   /* of thread ranks; NULL for processes */
+    bool owns_hub; /* a world of one has a hub for itself */
+    bool can_spin; /* no more local ranks than cores */
     uint64_t generation;
     hpi_segment *segments; /* [n_ranks] */
     _Atomic bool *is_gone; /* [n_ranks] its process has ended */
@@ -128,7 +128,8 @@ uint64_t hpi_share_key(hp_world *world);
 hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd);
 /* What rank `from` sent under `key`; what others sent meanwhile is kept for its own receive. */
 hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, int *out_fd);
-/* The process that a rank's first message came from, as a pidfd that is the caller's; -1: unknown. */
+/* The process that a rank's first message came from, as a pidfd that is the caller's; -1: unknown.
+ */
 int hpi_share_pidfd(hp_world *world, int from);
 
 /* ---- directory.c: which slot of lines a group has ------------------------------------------ */

@@ -49,14 +49,15 @@ static void signal_all(hpi_launcher *l, int signal) {
 
 static void enter(launch_loop *loop, launch_phase phase, uint64_t ms) {
     loop->phase = phase;
-    loop->phase_end_ns = hpi_now_ns() + ms * MS;
+    loop->phase_end_ns = hpi_add_saturated(hpi_now_ns(), hpi_ms_to_ns(ms));
 }
 
 /* ---- what happens --------------------------------------------------------------------------- */
 
 static void pass_signals_on(hpi_launcher *l) {
     struct signalfd_siginfo info;
-    while (read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+    while (read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        l->n_asked += info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM;
         for (int i = 0; i < l->n_ranks; i++) {
             const hpi_child *c = &l->children[i];
             /* a key of the terminal has already reached whoever is in our process group */
@@ -64,6 +65,7 @@ static void pass_signals_on(hpi_launcher *l) {
             if (!c->has_ended && !has_it)
                 hpi_child_signal(c, (int)info.ssi_signo);
         }
+    }
 }
 
 /* Note how a rank ended. It stays a zombie, and keeps its number, until the job is over. */
@@ -120,6 +122,8 @@ static void advance(launch_loop *loop) {
         choose_first(l);
         if (l->first >= 0) {
             enter(loop, MOMENT, MOMENT_MS);
+        } else if (l->n_asked > 1) { /* asked twice: ranks that do not listen are killed */
+            enter(loop, ENDING, l->config->grace_ms);
         } else if (hpi_now_ns() >= loop->deadline_ns) {
             l->is_late = true;
             hpi_report_look(l);
@@ -226,10 +230,12 @@ static hp_status launcher_open(hpi_launcher *l) {
     return hpi_spawn(l);
 }
 
-static int exit_status(const hpi_launcher *l) {
-    if (l->first >= 0)
-        return hpi_child_exit(&l->children[l->first]);
-    return l->is_late ? EXIT_LATE : 0;
+static int exit_status(hpi_launcher *l) {
+    if (l->first < 0)
+        choose_first(l); /* of those that were ended after a second signal */
+    if (l->is_late)
+        return EXIT_LATE;
+    return l->first >= 0 ? hpi_child_exit(&l->children[l->first]) : 0;
 }
 
 hp_status hp_launch(const hp_launch_config *config, int *out_exit) {
@@ -248,7 +254,7 @@ hp_status hp_launch(const hp_launch_config *config, int *out_exit) {
         loop.polls = hpi_alloc(1 + 3 * (size_t)l.n_ranks + 16, sizeof *loop.polls);
         status = loop.polls ? HP_OK : HP_ERR_MEMORY;
         if (config->deadline_ms)
-            loop.deadline_ns = hpi_now_ns() + config->deadline_ms * MS;
+            loop.deadline_ns = hpi_add_saturated(hpi_now_ns(), hpi_ms_to_ns(config->deadline_ms));
         if (status)
             signal_all(&l, SIGKILL);
         else

@@ -128,6 +128,10 @@ hp_status hp_world_check(hp_world *world) {
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a world, given NULL");
     HP_TRY(hpi_world_usable(world));
     hpi_liveness_poll(world);
+    if (atomic_load_explicit(&world->is_launcher_gone, memory_order_acquire))
+        return HPI_FAIL(HP_ERR_PEER,
+                        "expected the launcher (hprun) of rank %d to be alive, it died",
+                        world->rank);
     for (int i = 0; i < world->n_ranks; i++) {
         char text[256];
         if (i == world->rank || !hpi_liveness_is_dead(world, i))

@@ -82,10 +82,24 @@ static void report_rank(hpi_launcher *l, int rank) {
     say(l, "rank %d was %s%s", rank, c->doing, how);
 }
 
+/* A rank that waited for nobody and ended as the first one did, of the same wrong option perhaps.
+ */
+static bool ended_alike(const hpi_launcher *l, int rank) {
+    const hpi_child *c = &l->children[rank], *first = &l->children[l->first];
+    return !c->was_waiting && c->has_ended && c->code == CLD_EXITED && c->code == first->code &&
+           c->value == first->value;
+}
+
 void hpi_report_others(hpi_launcher *l) {
-    for (int i = 0; i < l->n_ranks; i++)
-        if (i != l->first)
+    int n_alike = 0;
+    for (int i = 0; i < l->n_ranks; i++) {
+        if (i != l->first && ended_alike(l, i))
+            n_alike++;
+        else if (i != l->first)
             report_rank(l, i);
+    }
+    if (n_alike)
+        say(l, "so did %d other rank%s, waiting for nobody", n_alike, n_alike == 1 ? "" : "s");
 }
 
 void hpi_report_late(hpi_launcher *l) {

@@ -101,7 +101,7 @@ static hp_status receive_reply(store_client *c, hpi_store_head *head, char *valu
 static hp_status request(store_client *c, hpi_store_op op, const char *key, const void *value,
                          size_t value_bytes, uint64_t timeout_ms, hpi_store_head *out_head,
                          char *out_value) {
-    const uint64_t deadline_ns = hpi_now_ns() + timeout_ms * UINT64_C(1000000);
+    const uint64_t deadline_ns = hpi_add_saturated(hpi_now_ns(), hpi_ms_to_ns(timeout_ms));
     if (c->is_broken)
         return HPI_FAIL(HP_ERR_STATE, "the start-up store (%s) failed earlier", c->where);
     HP_TRY(send_request(c, op, key, value, value_bytes));

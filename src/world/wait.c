@@ -224,7 +224,7 @@ hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compa
     wait_state w = {world, word, how, value, reason, hpi_now_ns(), 0, 0, reason->timeout_ms};
     if (!w.timeout_ms)
         w.timeout_ms = world->options.signal_timeout_ms;
-    w.deadline_ns = w.begin_ns + w.timeout_ms * UINT64_C(1000000);
+    w.deadline_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(w.timeout_ms));
     w.next_look_ns = w.begin_ns + SLICE_NS;
     if ((world->can_spin && !never_spins && spin(&w)) || yield_some(&w))
         return HP_OK;
