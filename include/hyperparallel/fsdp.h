@@ -119,6 +119,7 @@ typedef enum hp_pass {
     HP_SYNC = 0,    /* forward and backward, gradients reduced at the end */
     HP_EVALUATE = 1 /* forward alone */
 } hp_pass;
+/* A pass holds at most 65,536 operations, some ten for each call around a unit. */
 HP_MUST_CHECK hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass);
 /* Units without a gradient count as zero, the last reductions are waited for and divided, gathers
  * that nobody used are cancelled, every queue is empty: gradients are in the shards. */
