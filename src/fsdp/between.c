@@ -5,14 +5,7 @@
 #include "between.h"
 
 hp_status hpi_fsdp_check_idle(const hp_fsdp *fsdp, const char *call) {
-    if (!fsdp)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected an fsdp, given NULL", call);
-    HP_TRY(hpi_world_usable(fsdp->world));
-    if (fsdp->is_failed)
-        return HPI_FAIL(HP_ERR_FAILED,
-                        "%s: expected a sound fsdp, given one in which an operation failed", call);
-    if (!fsdp->is_committed)
-        return HPI_FAIL(HP_ERR_STATE, "%s: expected hp_fsdp_commit first", call);
+    HP_TRY(hpi_fsdp_check_usable(fsdp, call));
     if (fsdp->in_pass)
         return HPI_FAIL(HP_ERR_STATE, "%s: expected hp_fsdp_end first, a pass is running", call);
     return HP_OK;
@@ -34,7 +27,7 @@ void hpi_fsdp_trace(const hp_fsdp *fsdp, const char *name, uint64_t began_ns, ui
                           .end_ns = hpi_now_ns(),
                           .bytes = bytes,
                           .id = UINT32_MAX,
-                          .step = (uint32_t)fsdp->stats.n_steps};
+                          .step = hpi_fsdp_step(fsdp)};
     hp_trace_span(fsdp->config.trace, HP_STREAM_COMPUTE, &span);
 }
 

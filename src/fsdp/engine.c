@@ -165,7 +165,7 @@ static hp_status run_hook(hp_fsdp *fsdp, hpi_hook hook, uint32_t unit) {
     return status;
 }
 
-static hp_status check_usable(const hp_fsdp *fsdp, const char *call) {
+hp_status hpi_fsdp_check_usable(const hp_fsdp *fsdp, const char *call) {
     if (!fsdp)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected an fsdp, given NULL", call);
     HP_TRY(hpi_world_usable(fsdp->world));
@@ -186,7 +186,7 @@ static const char *phase_name(hpi_phase phase) {
 static hp_status check_unit(const hp_unit *unit, const char *call, hpi_phase expected) {
     if (!unit)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a unit, given NULL", call);
-    HP_TRY(check_usable(unit->fsdp, call));
+    HP_TRY(hpi_fsdp_check_usable(unit->fsdp, call));
     if (!unit->fsdp->in_pass)
         return HPI_FAIL(HP_ERR_STATE, "%s: expected unit %s between hp_fsdp_begin and hp_fsdp_end",
                         call, unit->name);
@@ -210,7 +210,7 @@ static hp_status end_compute(hp_unit *unit, hpi_hook hook, const char *name) {
                           .begin_ns = unit->phase_began_ns,
                           .end_ns = hpi_now_ns(),
                           .id = NOBODY,
-                          .step = unit->fsdp->n_passes};
+                          .step = hpi_fsdp_step(unit->fsdp)};
     hp_trace_span(unit->fsdp->config.trace, HP_STREAM_COMPUTE, &span);
     return run_hook(unit->fsdp, hook, unit->index);
 }
@@ -252,7 +252,7 @@ hp_status hp_backward_end(hp_unit *unit) {
 /* ---- passes ------------------------------------------------------------------------------ */
 
 hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass) {
-    HP_TRY(check_usable(fsdp, "hp_fsdp_begin"));
+    HP_TRY(hpi_fsdp_check_usable(fsdp, "hp_fsdp_begin"));
     if (fsdp->in_pass)
         return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_end before the next hp_fsdp_begin");
     if (pass != HP_SYNC && pass != HP_EVALUATE)
@@ -271,6 +271,7 @@ hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass) {
         fsdp->units[i]->is_forwarded = fsdp->units[i]->is_backwarded = false;
     fsdp->pass = pass;
     fsdp->in_pass = true;
+    fsdp->n_passes++;
     fsdp->has_gradients = false;
     fsdp->pass_began_ns = hpi_now_ns();
     return HP_OK;
@@ -282,12 +283,12 @@ static void trace_pass(const hp_fsdp *fsdp) {
                           .begin_ns = fsdp->pass_began_ns,
                           .end_ns = hpi_now_ns(),
                           .id = NOBODY,
-                          .step = fsdp->n_passes};
+                          .step = hpi_fsdp_step(fsdp)};
     hp_trace_span(fsdp->config.trace, HP_STREAM_COMPUTE, &span);
 }
 
 hp_status hp_fsdp_end(hp_fsdp *fsdp) {
-    HP_TRY(check_usable(fsdp, "hp_fsdp_end"));
+    HP_TRY(hpi_fsdp_check_usable(fsdp, "hp_fsdp_end"));
     if (!fsdp->in_pass)
         return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_begin before hp_fsdp_end");
     for (uint32_t i = 0; i < fsdp->n_units; i++)
@@ -303,7 +304,6 @@ hp_status hp_fsdp_end(hp_fsdp *fsdp) {
         return HPI_FAIL(HP_ERR_STATE,
                         "expected every queue of the plan to be empty at the end of a pass");
     trace_pass(fsdp);
-    fsdp->n_passes++;
     fsdp->in_pass = false;
     if (fsdp->pass == HP_SYNC) {
         fsdp->stats.n_steps++;
@@ -314,7 +314,7 @@ hp_status hp_fsdp_end(hp_fsdp *fsdp) {
 }
 
 hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context) {
-    HP_TRY(check_usable(fsdp, what == HPI_APPLY_UPDATE ? "update" : "scale"));
+    HP_TRY(hpi_fsdp_check_usable(fsdp, what == HPI_APPLY_UPDATE ? "update" : "scale"));
     if (fsdp->in_pass)
         return HPI_FAIL(HP_ERR_STATE,
                         "expected hp_fsdp_end before weights or gradients are written");
@@ -389,7 +389,7 @@ hp_status hp_fsdp_stats_get(const hp_fsdp *fsdp, hp_fsdp_stats *out_stats) {
 
 hp_status hp_fsdp_recorded(const hp_fsdp *fsdp, const hp_op **out_ops, uint64_t *out_n,
                            const hp_kind **out_kinds, uint32_t *out_n_kinds) {
-    HP_TRY(check_usable(fsdp, "hp_fsdp_recorded"));
+    HP_TRY(hpi_fsdp_check_usable(fsdp, "hp_fsdp_recorded"));
     if (!fsdp->config.record)
         return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_config.record, given 0");
     HP_TRY(hp_recorder_ops(fsdp->executor, out_ops, out_n));

@@ -92,7 +92,7 @@ struct hp_fsdp {
     uint32_t *prefetch_lists;
     hp_kind kinds[HPI_OP_N_KINDS];
     uint64_t pass_began_ns;
-    uint32_t n_passes; /* ended; numbers the spans of the trace, as the executor does */
+    uint32_t n_passes; /* begun */
     bool is_failed;    /* an operation failed: only destroy is left */
 };
 
@@ -144,6 +144,12 @@ hp_status hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint
 /* The operations of the next hook. Errors: STATE when the step differs from the recorded one. */
 hp_status hpi_replay_next(hpi_replay *replay, hpi_hook hook, uint32_t unit, hpi_burst *out_burst);
 
+/* HP_OK when the fsdp is committed and sound. */
+hp_status hpi_fsdp_check_usable(const hp_fsdp *fsdp, const char *call);
+/* What spans of the trace are numbered by, as the executor does: passes from 0, evaluations too. */
+static inline uint32_t hpi_fsdp_step(const hp_fsdp *fsdp) {
+    return fsdp->n_passes ? fsdp->n_passes - 1 : 0;
+}
 /* hpi_group_exchange over the world, one thread at a time. */
 hp_status hpi_fsdp_exchange(hp_fsdp *fsdp, const char *call, const uint64_t *words, int n_words,
                             uint64_t *out_words);
