@@ -314,7 +314,7 @@ hp_status hpi_bootstrap(hp_world *world, const hpi_identity *identity) {
     world->segments = hpi_alloc(n, sizeof *world->segments);
     hello *all = hpi_alloc(n, sizeof *all);
     hp_status status = world->segments && all ? HP_OK : HP_ERR_MEMORY;
-    for (int i = 0; i < world->n_ranks && !status; i++)
+    for (size_t i = 0; world->segments && i < n; i++)
         world->segments[i] = HPI_SEGMENT_NONE;
     if (!status)
         status = open_store(world, identity, &store);

@@ -16,12 +16,12 @@
 enum { WATCH_LAUNCHER = -1 };
 
 hp_status hpi_liveness_open(hp_world *world) {
-    world->is_gone = hpi_alloc((size_t)world->n_ranks, sizeof *world->is_gone);
     world->pidfds = hpi_alloc((size_t)world->n_ranks, sizeof *world->pidfds);
+    for (int i = 0; world->pidfds && i < world->n_ranks; i++)
+        world->pidfds[i] = -1;
+    world->is_gone = hpi_alloc((size_t)world->n_ranks, sizeof *world->is_gone);
     if (!world->is_gone || !world->pidfds)
         return HP_ERR_MEMORY;
-    for (int i = 0; i < world->n_ranks; i++)
-        world->pidfds[i] = -1;
     void *page =
         mmap(NULL, HPI_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED || madvise(page, HPI_PAGE_BYTES, MADV_WIPEONFORK))

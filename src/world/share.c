@@ -93,11 +93,12 @@ hp_status hpi_share_open(hp_world *world, unsigned char *out_token) {
     s->fd = -1;
     pthread_mutex_init(&s->lock, NULL);
     world->share = s;
-    s->peers = hpi_alloc(n, HPI_TOKEN_BYTES);
     s->pidfds = hpi_alloc(n, sizeof *s->pidfds);
+    for (size_t i = 0; s->pidfds && i < n; i++)
+        s->pidfds[i] = -1;
+    s->peers = hpi_alloc(n, HPI_TOKEN_BYTES);
     if (!s->peers || !s->pidfds)
         return HP_ERR_MEMORY;
-    memset(s->pidfds, 0xff, n * sizeof *s->pidfds); /* -1 */
     HP_TRY(socket_open(s));
     memcpy(out_token, s->token, HPI_TOKEN_BYTES);
     return HP_OK;

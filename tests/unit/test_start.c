@@ -10,6 +10,7 @@
 #include "world/inside.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -551,10 +552,21 @@ static void test_file_limit(void **state) {
     assert_int_equal(run_processes(1, file_limit_body, NULL), 0);
 }
 
-/* The n-th allocation fails: an error, nothing leaked, and the next try works. */
+static int count_fds(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    int n = 0;
+    while (dir && readdir(dir))
+        n++;
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+/* The n-th allocation fails: an error, nothing left open, and the next try works. */
 static void test_no_memory(void **state) {
     hp_world *world;
     (void)state;
+    const int n_fds = count_fds();
     int n = 1;
     for (;; n++) {
         hpi_alloc_fail_after((uint64_t)n);
@@ -563,9 +575,50 @@ static void test_no_memory(void **state) {
         if (!status)
             break;
         assert_int_equal(status, HP_ERR_MEMORY);
+        assert_int_equal(count_fds(), n_fds);
     }
     assert_true(n > 3);
     hp_world_destroy(world);
+    assert_int_equal(count_fds(), n_fds);
+}
+
+typedef struct starved {
+    torchrun job;
+    int n;             /* the allocation that fails in rank 1 */
+    bool *out_is_over; /* shared: it went well */
+} starved;
+
+/* Of two processes one gets no memory. The other may not hang, nor crash, nor join alone. */
+static int starved_body(int rank, void *argument) {
+    const starved *s = argument;
+    hp_world *world;
+    const int n_fds = count_fds();
+    set_torchrun(rank, &s->job);
+    setenv("HYPER_PARALLEL_START_TIMEOUT_MS", "200", 1);
+    hpi_alloc_fail_after(rank == 1 ? (uint64_t)s->n : 0);
+    const hp_status status = hp_world_create(NULL, &world);
+    hpi_alloc_fail_after(0);
+    if (!status) {
+        if (rank == 1)
+            *s->out_is_over = true;
+        hp_world_destroy(world);
+    } else if (rank == 1 && status != HP_ERR_MEMORY) {
+        return complain(rank, "expected HP_ERR_MEMORY");
+    }
+    return count_fds() == n_fds ? 0 : complain(rank, "left a descriptor open");
+}
+
+static void test_no_memory_among_processes(void **state) {
+    bool *is_over = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    (void)state;
+    assert_true(is_over != MAP_FAILED);
+    starved s = {.job = {.n_ranks = 2}, .n = 1, .out_is_over = is_over};
+    for (; !*is_over; s.n++) {
+        s.job.port = free_port();
+        assert_int_equal(run_processes(2, starved_body, &s), 0);
+        assert_true(s.n < 100);
+    }
+    munmap(is_over, 1);
 }
 
 /* ---- fork ------------------------------------------------------------------------------------ */
@@ -624,6 +677,7 @@ int main(void) {
                                        cmocka_unit_test(test_heap_size),
                                        cmocka_unit_test(test_file_limit),
                                        cmocka_unit_test(test_no_memory),
+                                       cmocka_unit_test(test_no_memory_among_processes),
                                        cmocka_unit_test(test_fork)};
     return cmocka_run_group_tests_name("start", tests, NULL, NULL);
 }
