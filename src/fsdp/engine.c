@@ -96,10 +96,13 @@ hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config, hp_fsdp **
 /* Collectives in flight may wait for ranks that will not come: a failed group ends their waits. */
 static void cancel(hp_fsdp *fsdp) {
     hp_group *const groups[] = {fsdp->shard, fsdp->reduce, fsdp->replicate};
+    hp_error told; /* what the caller may want to print after the clean-up */
+    hp_last_error_get(&told);
     (void)HPI_FAIL(HP_ERR_FAILED, "the fsdp was destroyed inside a pass, or after a failure");
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (groups[i])
             hpi_group_fail(groups[i]);
+    (void)hpi_error_set(&told);
 }
 
 void hp_fsdp_destroy(hp_fsdp *fsdp) {

@@ -88,7 +88,11 @@ static void ranks_disagree(hp_world *world, void *argument) {
     FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_MISMATCH, "ranks 0 and 2");
     RANK_CHECK(strstr(hp_last_error(), "layer") != NULL);
     FAILS_SAYING(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_FAILED, "sound");
+    hp_error before, after; /* destroying does not overwrite what there is to print */
+    hp_last_error_get(&before);
     hp_fsdp_destroy(fsdp);
+    hp_last_error_get(&after);
+    RANK_CHECK(strcmp(before.message, after.message) == 0);
     hp_mesh_destroy(mesh);
 }
 
