@@ -54,7 +54,11 @@ check_includes() {
         if (given ~ /^hyperparallel\//) {
             split(given, part, "/"); target = part[2]; sub(/\.h$/, "", target); door = 1
         } else if (given ~ /^\.\.\//) {
-            split(given, part, "/"); target = part[2]; door = part[3] == target ".h" && !(4 in part)
+            # Up from the folder of the file: where it leads, seen from src.
+            depth = gsub("/", "/", place[1])
+            while (given ~ /^\.\.\//) { given = substr(given, 4); depth-- }
+            if (depth >= 2) next # inside the room
+            split(given, part, "/"); target = part[1]; door = part[2] == target ".h" && !(3 in part)
             if (target == room) door = 1
             delete part
         } else if (given ~ /\//  && $0 ~ /"/) { target = given; door = 0 }

@@ -84,6 +84,9 @@ uint64_t hpi_random_next(uint64_t *state);
 /* Uniform in [0, 1), from the top 53 bits. */
 double hpi_random_unit(uint64_t *state);
 
+/* XXH3, 64 bits, seed 0. Source: Yann Collet, xxHash. */
+uint64_t hpi_checksum(const void *data, uint64_t n_bytes);
+
 /* bf16 <-> fp32, round to nearest even; a NaN stays a (quiet) NaN. */
 static inline float hpi_bf16_to_fp32(uint16_t h) {
     const uint32_t bits = (uint32_t)h << 16;

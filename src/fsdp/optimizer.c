@@ -10,7 +10,6 @@
  */
 #include "optimizer.h"
 #include "between.h"
-#include "files.h"
 #include "kernel.h"
 
 #include <assert.h>

@@ -29,6 +29,7 @@ plant() {
 plant src/base/clock.c '#include "../world/world.h"' "room base may not include room world"
 plant src/base/clock.c '#include <hyperparallel/fsdp.h>' "room base may not include room fsdp"
 plant src/fsdp/plan.c '#include "../world/control.h"' "expected the door of a room"
+plant src/fsdp/checkpoint/json.c '#include "../../world/control.h"' "expected the door of a room"
 plant src/coll/coll.h '#include "../fsdp/fsdp.h"' "room coll may not include room fsdp"
 plant include/hyperparallel/base.h '#include <hyperparallel/world.h>' "room base may not include room world"
 plant programs/planted.c '#include "../src/base/base.h"' "expected public headers alone"

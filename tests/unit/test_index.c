@@ -5,8 +5,8 @@
  * The texts here carry a right checksum: what is tested is that nothing in an index is believed
  * just because it is whole.
  */
-#include "fsdp/files.h"
-#include "fsdp/index.h"
+#include "fsdp/checkpoint/files.h"
+#include "fsdp/checkpoint/index.h"
 
 #include <inttypes.h>
 #include <setjmp.h>

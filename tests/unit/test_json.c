@@ -2,7 +2,7 @@
  *
  * test_json.c - the reader of JSON: what it finds, what it refuses, and that depth cannot hurt it.
  */
-#include "fsdp/json.h"
+#include "fsdp/checkpoint/json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,8 +6,8 @@
  * or reading must say FORMAT, naming the file. A sanitizer build sees that nothing is read past an
  * end.
  */
-#include "fsdp/files.h"
-#include "fsdp/safetensors.h"
+#include "fsdp/checkpoint/files.h"
+#include "fsdp/checkpoint/safetensors.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

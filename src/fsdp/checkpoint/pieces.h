@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/pieces.h - which elements of a parameter a piece holds, and what this rank holds of
+ * fsdp/checkpoint/pieces.h - which elements of a parameter a piece holds, and what this rank holds of
  * everything.
  *
  * A piece is an interval of each of `outer` blocks of `stride` elements of the row-major parameter.
@@ -10,7 +10,7 @@
 #ifndef HPI_PIECES_H
 #define HPI_PIECES_H
 
-#include "optimizer.h"
+#include "../optimizer.h"
 
 typedef struct hpi_piece {
     uint64_t outer, stride; /* outer * stride is the whole parameter */

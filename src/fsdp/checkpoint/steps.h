@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/steps.h - the directory of checkpoints: step-00000012, step-00000020, ... and `latest`.
+ * fsdp/checkpoint/steps.h - the directory of checkpoints: step-00000012, step-00000020, ... and `latest`.
  *
  * A checkpoint is written into a hidden directory beside the others and renamed when it is whole
  * and durable; `latest` is a file with the name of the newest and is replaced by a rename as well.
@@ -15,7 +15,7 @@
 #ifndef HPI_STEPS_H
 #define HPI_STEPS_H
 
-#include "../base/base.h"
+#include "../../base/base.h"
 
 /* The hidden directory in which step N is written; `token` is new for each save. NULL: no memory.
  * The caller frees it with hpi_free. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/files.h - files as checkpoints need them: written whole and synced, or not there at all.
+ * fsdp/checkpoint/files.h - files as checkpoints need them: written whole and synced, or not there at all.
  *
  * Every failure is HP_ERR_FILE naming the path and the system's reason. A full disk shows at write,
  * at fsync or at close, so all three are looked at.
@@ -8,7 +8,7 @@
 #ifndef HPI_FILES_H
 #define HPI_FILES_H
 
-#include "../base/base.h"
+#include "../../base/base.h"
 #include <sys/uio.h>
 
 /* Create `path`, which must not exist, out of the parts one after the other, and sync it. A failure
@@ -29,8 +29,5 @@ void hpi_directory_remove(const char *path);
 
 /* "directory/name" in memory that the caller frees with hpi_free; NULL when there is none. */
 char *hpi_path_join(const char *directory, const char *name);
-
-/* XXH3, 64 bits, seed 0. Source: Yann Collet, xxHash. */
-uint64_t hpi_checksum(const void *data, uint64_t n_bytes);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/json.h - JSON for checkpoints: a reader over a buffer, and a writer that escapes.
+ * fsdp/checkpoint/json.h - JSON for checkpoints: a reader over a buffer, and a writer that escapes.
  *
  * A document is an array of nodes in the order of the text; node 0 is the root. The children of an
  * object are key, value, key, value, ...; hpi_json_next steps over a whole value. Strings are
@@ -10,7 +10,7 @@
 #ifndef HPI_JSON_H
 #define HPI_JSON_H
 
-#include "../base/base.h"
+#include "../../base/base.h"
 
 typedef enum hpi_json_type {
     HPI_JSON_OBJECT,

@@ -14,8 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #define FAIL_SYSTEM(path, what)                                                                    \
     HPI_FAIL(HP_ERR_FILE, "expected to %s %s, the system says: %s", (what), (path), strerror(errno))
@@ -139,8 +137,4 @@ char *hpi_path_join(const char *directory, const char *name) {
     if (path)
         snprintf(path, n_bytes, "%s/%s", directory, name);
     return path;
-}
-
-uint64_t hpi_checksum(const void *data, uint64_t n_bytes) {
-    return XXH3_64bits(data, n_bytes);
 }

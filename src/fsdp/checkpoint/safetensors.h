@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/safetensors.h - files of named tensors, as Hugging Face's safetensors defines them.
+ * fsdp/checkpoint/safetensors.h - files of named tensors, as Hugging Face's safetensors defines them.
  *
  * A file is the size of the header (8 bytes, little endian), the header (JSON: name -> dtype,
  * shape, data_offsets; "__metadata__" -> strings), then the tensors' bytes, row-major and little
