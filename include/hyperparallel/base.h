@@ -89,6 +89,11 @@ const char *hp_last_error(void);
 /* The record behind hp_last_error(). Threads: any. */
 void hp_last_error_get(hp_error *out_error);
 
+/* Make this the thread's last failure and return `status`: for code that is built on the library (a
+ * model, a front end) and fails like it. call: the function that noticed, or NULL. Threads: any. */
+hp_status hp_error_set(hp_status status, const char *call, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* The name ("HP_ERR_TIMEOUT"), the sentence, and what to do next. Never NULL. Threads: any. */
 const char *hp_status_name(hp_status status);
 const char *hp_status_text(hp_status status);

@@ -66,6 +66,17 @@ hp_status hpi_fail(hp_status status, int world_rank, const char *call, const cha
     return status;
 }
 
+hp_status hp_error_set(hp_status status, const char *call, const char *format, ...) {
+    hp_error *e = &last_error;
+    *e = (hp_error){.status = status, .world_rank = -1};
+    snprintf(e->call, sizeof e->call, "%s", call ? call : "");
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(e->message, sizeof e->message, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
 hp_status hpi_error_set(const hp_error *error) {
     last_error = *error;
     return error->status;
@@ -80,10 +91,13 @@ const char *hp_last_error(void) {
     if (e->status == HP_OK)
         return "";
     /* a public call is a name that the caller knows; an inner one would only puzzle */
-    const bool is_public = strncmp(e->call, "hp_", 3) == 0;
-    snprintf(last_sentence, sizeof last_sentence, "%s%s%s (%s at %s:%d; try: %s)",
+    const bool is_public = strncmp(e->call, "hp_", 3) == 0 || (!*e->file && *e->call);
+    char place[80] = "";
+    if (*e->file)
+        snprintf(place, sizeof place, " at %s:%d", e->file, (int)e->line);
+    snprintf(last_sentence, sizeof last_sentence, "%s%s%s (%s%s; try: %s)",
              is_public ? e->call : "", is_public ? ": " : "", e->message, hp_status_name(e->status),
-             e->file, (int)e->line, hp_status_hint(e->status));
+             place, hp_status_hint(e->status));
     return last_sentence;
 }
 

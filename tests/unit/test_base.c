@@ -77,6 +77,23 @@ static void a_long_message_is_cut(void **state) {
     assert_true(strlen(hp_last_error()) > sizeof error.message - 1);
 }
 
+/* What is built on the library fails like it, under its own name and without a line of ours. */
+static void code_above_sets_the_record(void **state) {
+    (void)state;
+    hp_error error;
+    assert_int_equal(hp_error_set(HP_ERR_FORMAT, "model_read", "expected %d, given %s", 3, "x"),
+                     HP_ERR_FORMAT);
+    hp_last_error_get(&error);
+    assert_int_equal(error.status, HP_ERR_FORMAT);
+    assert_int_equal(error.world_rank, -1);
+    assert_string_equal(error.message, "expected 3, given x");
+    const char *sentence = hp_last_error();
+    assert_ptr_equal(strstr(sentence, "model_read: expected 3, given x (HP_ERR_FORMAT; try: "),
+                     sentence);
+    (void)hp_error_set(HP_ERR_STATE, NULL, "no name");
+    assert_ptr_equal(strstr(hp_last_error(), "no name (HP_ERR_STATE"), hp_last_error());
+}
+
 static void *fresh_thread(void *argument) {
     const hp_error *given = argument;
     bool is_good = strcmp(hp_last_error(), "") == 0;
@@ -409,6 +426,7 @@ static void arithmetic_does_not_surprise(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(code_above_sets_the_record),
         cmocka_unit_test(status_table_is_complete),
         cmocka_unit_test(a_failure_leaves_a_record),
         cmocka_unit_test(a_long_message_is_cut),
