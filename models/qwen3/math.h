@@ -12,6 +12,29 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Before a function of plain loops: one copy per vector width, chosen when the program is loaded.
+ * Sanitizers cannot run the choice, and clang 14 gives such a function another name in the object
+ * file than its callers use. */
+#if defined(__x86_64__) && !defined(__clang__) && !defined(HP_PLAIN_KERNELS)
+#define QWEN3_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define QWEN3_CLONES
+#endif
+
+/* bf16 is the upper half of an fp32. Rounded to nearest even; a NaN stays a (quiet) NaN. */
+static inline float qwen3_bf16_to_fp32(uint16_t h) {
+    const uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+static inline uint16_t qwen3_fp32_to_bf16(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
+    return (uint16_t)(((bits & 0x7fffffffU) > 0x7f800000U ? bits | 0x400000U : rounded) >> 16);
+}
+
 /* 2^n for n in [-126, 127]. */
 static inline float qwen3_power_of_two(int32_t n) {
     const uint32_t bits = (uint32_t)(n + 127) << 23;
