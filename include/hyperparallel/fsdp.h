@@ -79,9 +79,12 @@ typedef struct hp_param {
     const void *data;
     void (*fill)(void *context, uint64_t begin, uint64_t end, void *out_elements);
     void *fill_context;
+    /* Another name of the parameter of this name, declared earlier in the unit with the same shape
+     * and dtype (tied); first values are that one's. NULL: a parameter of its own. */
+    const char *tied_to;
 } hp_param;
 #define HP_PARAM_INIT                                                                              \
-    { sizeof(hp_param), 0, 0, {0}, HP_FP32, 0, 0, 0, 0, 0, 0 }
+    { sizeof(hp_param), 0, 0, {0}, HP_FP32, 0, 0, 0, 0, 0, 0, 0 }
 
 typedef struct hp_unit_config {
     size_t size;               /* sizeof(hp_unit_config) */

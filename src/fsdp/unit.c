@@ -46,6 +46,35 @@ static hp_status check_param(const hp_fsdp *fsdp, const char *unit, const hp_par
     return HP_OK;
 }
 
+/* Where in the unit the parameter is that params[j] is another name of; -1: it is its own. */
+static int owner_of(const hp_param *params, int j) {
+    for (int k = 0; params[j].tied_to && k < j; k++)
+        if (strcmp(params[k].name, params[j].tied_to) == 0)
+            return params[k].tied_to ? owner_of(params, k) : k;
+    return -1;
+}
+
+static hp_status check_tie(const char *unit, const hp_param *params, int j) {
+    const hp_param *p = &params[j];
+    const int k = owner_of(params, j);
+    if (!p->tied_to)
+        return HP_OK;
+    if (k < 0)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "unit %s: expected %s to be tied to an earlier parameter of the unit, "
+                        "given %s",
+                        unit, p->name, p->tied_to);
+    const hp_param *owner = &params[k];
+    if (p->n_dims != owner->n_dims || p->dtype != owner->dtype ||
+        memcmp(p->shape, owner->shape, (size_t)p->n_dims * sizeof *p->shape) != 0 ||
+        p->is_ignored || owner->is_ignored)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected tied parameters of one shape and dtype, both managed, given %s "
+                        "and %s",
+                        owner->name, p->name);
+    return HP_OK;
+}
+
 static hp_status check_unit(const hp_fsdp *fsdp, const char *name, const hp_param *params,
                             int n_params, const hp_unit_config *config) {
     if (fsdp->is_committed)
@@ -74,11 +103,12 @@ static hp_status check_unit(const hp_fsdp *fsdp, const char *name, const hp_para
                 return HPI_FAIL(HP_ERR_ARGUMENT,
                                 "unit %s: expected different parameter names, given %s twice", name,
                                 params[j].name);
+        HP_TRY(check_tie(name, params, j));
     }
     return HP_OK;
 }
 
-static hp_status copy_param(const hp_param *from, hpi_param *to) {
+static hp_status copy_param(const hp_param *from, hpi_param *to, int alias_of) {
     to->name = hpi_strdup(from->name);
     to->n_dims = from->n_dims;
     memcpy(to->shape, from->shape, sizeof to->shape);
@@ -88,9 +118,9 @@ static hp_status copy_param(const hp_param *from, hpi_param *to) {
     to->is_ignored = from->is_ignored != 0;
     to->master = to->is_frozen ? to->dtype : hpi_sum_dtype(to->dtype);
     to->has_cast = !to->is_ignored && to->master != to->dtype;
-    to->alias_of = -1;
+    to->alias_of = alias_of;
     to->bucket = -1;
-    to->data = from->data;
+    to->data = alias_of < 0 ? from->data : NULL;
     to->fill = from->fill;
     to->fill_context = from->fill_context;
     return to->name ? HP_OK : HP_ERR_MEMORY;
@@ -120,7 +150,7 @@ static hp_status unit_fill(hp_unit *unit, const char *name, const hp_param *para
         return HP_ERR_MEMORY;
     unit->n_params = n_params;
     for (int j = 0; j < n_params; j++)
-        HP_TRY(copy_param(&params[j], &unit->params[j]));
+        HP_TRY(copy_param(&params[j], &unit->params[j], owner_of(params, j)));
     if (!unit->config.prefetch)
         return HP_OK;
     const size_t n = (size_t)unit->config.n_prefetch;

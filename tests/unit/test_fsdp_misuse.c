@@ -76,6 +76,36 @@ static void tie_inside_a_unit(hp_world *world, void *argument) {
     hp_mesh_destroy(mesh);
 }
 
+static void tie_by_name(hp_world *world, void *argument) {
+    (void)argument;
+    static const float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    hp_mesh *mesh;
+    hp_unit *unit;
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    hp_param names[3] = {vector("embedding", 8), vector("head", 8), vector("third", 7)};
+    names[0].data = values;
+    names[1].tied_to = "embedding";
+    names[2].tied_to = "head";
+    FAILS_SAYING(hp_unit_create(fsdp, "tied", names, 3, NULL, &unit), HP_ERR_ARGUMENT,
+                 "embedding and third");
+    names[2].shape[0] = 8;
+    names[1].tied_to = "third";
+    FAILS_SAYING(hp_unit_create(fsdp, "tied", names, 3, NULL, &unit), HP_ERR_ARGUMENT,
+                 "expected head to be tied to an earlier parameter of the unit, given third");
+    names[1].tied_to = "embedding";
+    RANK_OK(hp_unit_create(fsdp, "tied", names, 3, NULL, &unit));
+    RANK_OK(hp_fsdp_commit(fsdp));
+    RANK_OK(hp_fsdp_begin(fsdp, HP_EVALUATE));
+    RANK_OK(hp_forward_begin(unit));
+    for (int j = 1; j < 3; j++)
+        RANK_CHECK(hp_param_data(unit, 0) == hp_param_data(unit, j));
+    RANK_CHECK(memcmp(hp_param_data(unit, 2), values, sizeof values) == 0);
+    RANK_OK(hp_forward_end(unit));
+    RANK_OK(hp_fsdp_end(fsdp));
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
 /* ---- disagreement ------------------------------------------------------------------------ */
 
 static void ranks_disagree(hp_world *world, void *argument) {
@@ -306,6 +336,11 @@ static void test_tie_across_units(void **state) {
     (void)state;
     ranks_run(3, RANKS_THREADS, tie_across_units, NULL);
 }
+static void test_tie_by_name(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, tie_by_name, NULL);
+}
+
 static void test_tie_inside_a_unit(void **state) {
     (void)state;
     ranks_run(3, RANKS_THREADS, tie_inside_a_unit, NULL);
@@ -346,6 +381,7 @@ int main(void) {
         cmocka_unit_test(test_mode_names),
         cmocka_unit_test(test_tie_across_units),
         cmocka_unit_test(test_tie_inside_a_unit),
+        cmocka_unit_test(test_tie_by_name),
         cmocka_unit_test(test_ranks_disagree),
         cmocka_unit_test(test_other_order_on_one_rank),
         cmocka_unit_test(test_other_options_on_one_rank),
