@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
         /* Inside: hp_forward_begin waits for a unit's weights, which were gathered while the unit
          * before it computed; hp_backward_end sends its gradients on their way. */
         ok(bytes_mlp_forward(model, samples, BATCH, &loss));
-        ok(bytes_mlp_backward(model));
+        ok(bytes_mlp_backward(model, 1));
         ok(hp_fsdp_end(fsdp)); /* the mean gradient of all ranks is in the shards */
         ok(hp_clip_grad_norm(fsdp, 1.0, 2.0, &norm));
         ok(hp_optimizer_step(adamw, 3e-3));

@@ -287,7 +287,7 @@ hp_status bytes_mlp_forward(bytes_mlp *model, const unsigned char *samples, int 
     return hp_forward_end(model->head);
 }
 
-hp_status bytes_mlp_backward(bytes_mlp *model) {
+hp_status bytes_mlp_backward(bytes_mlp *model, double weight) {
     if (!model)
         return HP_ERR_ARGUMENT;
     const bytes_mlp_sizes *s = &model->sizes;
@@ -296,7 +296,7 @@ hp_status bytes_mlp_backward(bytes_mlp *model) {
     TRY(hp_backward_begin(model->head));
     bytes_mlp_head_backward(s, dh, hp_param_data(model->head, HEAD_W),
                             hp_param_grad(model->head, HEAD_W), hp_param_grad(model->head, HEAD_B),
-                            model->x, model->scale, model->probabilities, model->target,
+                            model->x, model->scale, model->probabilities, model->target, weight,
                             model->scratch, (size_t)model->n_samples);
     TRY(hp_backward_end(model->head));
 

@@ -53,9 +53,9 @@ void bytes_mlp_destroy(bytes_mlp *model);
 HP_MUST_CHECK hp_status bytes_mlp_forward(bytes_mlp *model, const unsigned char *samples,
                                           int n_samples, double *out_loss);
 
-/* Backward through all units, once after a forward: the gradient of the mean over this rank's
- * predictions. Collective. */
-HP_MUST_CHECK hp_status bytes_mlp_backward(bytes_mlp *model);
+/* Backward through all units, once after a forward: the gradient of `weight` times the mean over
+ * this rank's predictions (weight 1/K where K passes are accumulated). Collective. */
+HP_MUST_CHECK hp_status bytes_mlp_backward(bytes_mlp *model, double weight);
 
 /* The mean loss over all of samples, [n_samples][window + seq], which every rank holds and of which
  * each computes its part; the same bits on all ranks. A pass of its own: outside hp_fsdp_begin and

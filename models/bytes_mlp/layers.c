@@ -200,23 +200,24 @@ double bytes_mlp_head_forward(const bytes_mlp_sizes *s, const float *h, const fl
     return n_samples ? sum_losses(&rows, 0, n_samples) : 0;
 }
 
-/* The gradient of the mean loss by the logits: (probability - 1 at the target) / n. */
-static void logit_grad(float *probabilities, const unsigned char *target, size_t n) {
+/* The gradient of weight times the mean loss by the logits: (probability - 1 at the target) *
+ * weight / n. */
+static void logit_grad(float *probabilities, const unsigned char *target, size_t n, float weight) {
     for (size_t i = 0; i < n; i++) {
         float *row = probabilities + i * BYTES_MLP_VOCABULARY;
         row[target[i]] -= 1;
         for (size_t j = 0; j < BYTES_MLP_VOCABULARY; j++)
-            row[j] *= 1 / (float)n;
+            row[j] *= weight / (float)n;
     }
 }
 
 void bytes_mlp_head_backward(const bytes_mlp_sizes *s, float *dh, const float *w, float *d_w,
                              float *d_b, const float *x, const float *scale, float *probabilities,
-                             const unsigned char *target, bytes_mlp_scratch scratch,
+                             const unsigned char *target, double weight, bytes_mlp_scratch scratch,
                              size_t n_samples) {
     const size_t n = n_samples * s->seq;
     const linear_rows rows = {x, probabilities, s->seq, s->width, BYTES_MLP_VOCABULARY};
-    logit_grad(probabilities, target, n);
+    logit_grad(probabilities, target, n, (float)weight);
     linear_grad(scratch.d_x, d_w, d_b, rows, w, scratch, n_samples);
     memset(dh, 0, n * s->width * sizeof *dh);
     bytes_mlp_norm_grad_add(dh, scratch.d_x, x, scale, n, s->width);

@@ -65,10 +65,10 @@ void bytes_mlp_block_backward(const bytes_mlp_sizes *s, float *dh, bytes_mlp_blo
 double bytes_mlp_head_forward(const bytes_mlp_sizes *s, const float *h, const float *w,
                               const float *b, float *x, float *scale, float *probabilities,
                               const unsigned char *target, size_t n_samples);
-/* The gradient of the mean over rows; writes all of dh. `probabilities` is used up. */
+/* The gradient of weight times the mean over rows; writes all of dh. `probabilities` is used up. */
 void bytes_mlp_head_backward(const bytes_mlp_sizes *s, float *dh, const float *w, float *d_w,
                              float *d_b, const float *x, const float *scale, float *probabilities,
-                             const unsigned char *target, bytes_mlp_scratch scratch,
+                             const unsigned char *target, double weight, bytes_mlp_scratch scratch,
                              size_t n_samples);
 
 #endif

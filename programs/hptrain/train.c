@@ -307,7 +307,7 @@ static hp_status train_step(trainer *t, uint64_t step, step_record *out, bool *o
     next_samples(t, step);
     TRY(hp_fsdp_begin(t->fsdp, HP_SYNC));
     TRY(bytes_mlp_forward(t->model, t->samples, (int)t->o->batch, &loss));
-    TRY(bytes_mlp_backward(t->model));
+    TRY(bytes_mlp_backward(t->model, 1));
     TRY(hp_fsdp_end(t->fsdp));
     TRY(update(t));
     TRY(share(t, loss, out, out_stop));

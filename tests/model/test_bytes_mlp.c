@@ -197,7 +197,7 @@ static double layers_loss(const float *w, const unsigned char *samples, size_t n
     const double loss =
         bytes_mlp_head_forward(&sizes, h, w + HEAD_W, w + HEAD_B, x, scale, p, target, n_samples);
 
-    bytes_mlp_head_backward(&sizes, h, w + HEAD_W, g + HEAD_W, g + HEAD_B, x, scale, p, target,
+    bytes_mlp_head_backward(&sizes, h, w + HEAD_W, g + HEAD_W, g + HEAD_B, x, scale, p, target, 1,
                             scratch, n_samples);
     for (int l = BLOCKS; l-- > 0;)
         bytes_mlp_block_backward(&sizes, h, block_at(w, l), block_grad_at(g, l),
@@ -302,7 +302,7 @@ static void no_samples_give_zero_gradients(void **state) {
     const unsigned char no_target = 0;
     memset(d_w, 0xff, sizeof d_w);
     memset(d_b, 0xff, sizeof d_b);
-    bytes_mlp_head_backward(&sizes, &none, w, d_w, d_b, &none, &none, &none, &no_target,
+    bytes_mlp_head_backward(&sizes, &none, w, d_w, d_b, &none, &none, &none, &no_target, 1,
                             (bytes_mlp_scratch){&none, &none, turned, &none}, 0);
     for (int i = 0; i < WIDTH * V; i++)
         assert_true(d_w[i] == 0);

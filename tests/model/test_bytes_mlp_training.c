@@ -74,7 +74,7 @@ static double train_step(training *t, hp_world *world, int step) {
     write_samples(step * GLOBAL_BATCH + hp_world_rank(world) * batch, batch, samples);
     RANK_OK(hp_fsdp_begin(t->fsdp, HP_SYNC));
     RANK_OK(bytes_mlp_forward(t->model, samples, batch, &loss));
-    RANK_OK(bytes_mlp_backward(t->model));
+    RANK_OK(bytes_mlp_backward(t->model, 1));
     RANK_OK(hp_fsdp_end(t->fsdp));
     RANK_OK(hp_clip_grad_norm(t->fsdp, 1.0, 2.0, &norm));
     RANK_OK(hp_optimizer_step(t->optimizer, 1e-2));
