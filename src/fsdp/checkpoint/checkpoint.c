@@ -13,40 +13,10 @@
 #include "index.h"
 #include "safetensors.h"
 #include "steps.h"
+#include "together.h"
 
-#include <hyperparallel/coll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
-
-/* ---- agreeing ------------------------------------------------------------------------------- */
-
-/* Tell everybody what rank `root` of the world has. In pieces that travel beside the collective's
- * signal: larger ones need memory, and news of a lack of memory must get through. */
-static hp_status tell(const hp_fsdp *fsdp, void *data, size_t n_bytes, int root) {
-    enum { PIECE_BYTES = 32 };
-    unsigned char *bytes = data;
-    for (size_t i = 0; i < n_bytes; i += PIECE_BYTES)
-        HP_TRY(hp_broadcast(hp_world_group(fsdp->world), bytes + i,
-                            hpi_min(PIECE_BYTES, n_bytes - i), HP_UINT8, root));
-    return HP_OK;
-}
-
-/* All ranks succeed, or all return the record of the first that failed, its rank in front. */
-static hp_status agree(const hp_fsdp *fsdp, hp_status mine) {
-    const int rank = hp_world_rank(fsdp->world);
-    int64_t failed = mine < 0 ? rank : INT64_MAX;
-    hp_error error, named;
-    hp_last_error_get(&error);
-    HP_TRY(hp_all_reduce(hp_world_group(fsdp->world), &failed, &failed, 1, HP_INT64, HP_MIN));
-    if (failed == INT64_MAX)
-        return HP_OK;
-    named = error;
-    named.world_rank = (int32_t)failed;
-    snprintf(named.message, sizeof named.message, "rank %d: %s", rank, error.message);
-    HP_TRY(tell(fsdp, &named, sizeof named, (int)failed));
-    return hpi_error_set(&named);
-}
 
 static hp_status check_arguments(const hp_fsdp *fsdp, const hp_optimizer *optimizer,
                                  const char *directory, const char *call) {
@@ -87,11 +57,6 @@ static hpi_tensor tensor_of(const hp_fsdp *fsdp, const hpi_part *part) {
     return tensor;
 }
 
-/* A replicated parameter is written once; a piece without elements not at all. */
-static bool is_written(const hp_fsdp *fsdp, const hpi_part *part) {
-    return part->n_bytes && (part->param->layout.n_shards > 1 || fsdp->shard_rank == 0);
-}
-
 static hp_status write_parts(struct save *save, const char *kind, const hpi_part *list,
                              uint64_t n) {
     char name[HPI_FILE_NAME_BYTES];
@@ -102,7 +67,7 @@ static hp_status write_parts(struct save *save, const char *kind, const hpi_part
     if (path && tensors) {
         uint64_t n_tensors = 0;
         for (uint64_t i = 0; i < n; i++)
-            if (is_written(save->fsdp, &list[i])) {
+            if (hpi_part_is_written(save->fsdp, &list[i])) {
                 tensors[n_tensors++] = tensor_of(save->fsdp, &list[i]);
                 save->n_bytes += list[i].n_bytes;
             }
@@ -139,11 +104,9 @@ static hp_status write_files(struct save *save) {
 static hp_status meet(const struct save *save, uint64_t *out_token) {
     const int64_t mine[] = {(int64_t)save->step,
                             save->optimizer ? 1 + save->optimizer->n_states : 0};
-    int64_t first[3] = {mine[0], mine[1], 0};
-    if (getrandom(&first[2], sizeof first[2], 0) != sizeof first[2])
-        first[2] = (int64_t)hpi_now_ns();
-    HP_TRY(tell(save->fsdp, first, sizeof first, 0));
-    *out_token = (uint64_t)first[2];
+    int64_t first[] = {mine[0], mine[1]};
+    HP_TRY(hpi_token(save->fsdp, out_token));
+    HP_TRY(hpi_tell(save->fsdp, first, sizeof first, 0));
     if (first[0] != mine[0] || first[1] != mine[1])
         return HPI_FAIL(HP_ERR_MISMATCH,
                         "expected step %lld as on rank 0, with the same optimizer, given step %lld",
@@ -167,10 +130,10 @@ static hp_status save_all(struct save *save) {
     const bool is_first = hp_world_rank(fsdp->world) == 0;
     uint64_t token = 0;
     const hp_status met = meet(save, &token);
-    HP_TRY(agree(fsdp, prepare(save, met, token)));
-    HP_TRY(agree(fsdp, write_files(save)));
-    return agree(fsdp,
-                 is_first ? hpi_steps_publish(save->directory, save->path, save->step) : HP_OK);
+    HP_TRY(hpi_agree(fsdp, prepare(save, met, token)));
+    HP_TRY(hpi_agree(fsdp, write_files(save)));
+    return hpi_agree(fsdp,
+                     is_first ? hpi_steps_publish(save->directory, save->path, save->step) : HP_OK);
 }
 
 hp_status hp_checkpoint_save(hp_fsdp *fsdp, hp_optimizer *optimizer, const char *directory,
@@ -379,8 +342,8 @@ static hp_status choose(struct load *load, const char *directory) {
     const hp_fsdp *fsdp = load->fsdp;
     char name[HPI_STEP_NAME_BYTES] = {0};
     const bool is_first = hp_world_rank(fsdp->world) == 0;
-    HP_TRY(agree(fsdp, is_first ? hpi_steps_find(directory, name) : HP_OK));
-    HP_TRY(tell(fsdp, name, sizeof name, 0));
+    HP_TRY(hpi_agree(fsdp, is_first ? hpi_steps_find(directory, name) : HP_OK));
+    HP_TRY(hpi_tell(fsdp, name, sizeof name, 0));
     load->path = hpi_path_join(directory, name); /* read_all looks whether there was memory */
     return HP_OK;
 }
@@ -400,7 +363,7 @@ static hp_status install_unit(void *context, hp_unit *unit) {
 
 static hp_status load_all(hp_fsdp *fsdp, struct load *load, const char *directory) {
     HP_TRY(choose(load, directory));
-    HP_TRY(agree(fsdp, read_all(load)));
+    HP_TRY(hpi_agree(fsdp, read_all(load)));
     return hpi_fsdp_apply(fsdp, HPI_APPLY_UPDATE, install_unit, load);
 }
 

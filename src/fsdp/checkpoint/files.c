@@ -10,10 +10,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
+#include <stdio.h> /* rename, renameat2 */
 #include <sys/stat.h>
 #include <unistd.h>
-
 
 #define FAIL_SYSTEM(path, what)                                                                    \
     HPI_FAIL(HP_ERR_FILE, "expected to %s %s, the system says: %s", (what), (path), strerror(errno))
@@ -21,29 +20,52 @@
 /* Linux moves at most 2 GiB in one call; a piece that size also keeps a signal's answer short. */
 static const size_t most_per_call = (size_t)1 << 30;
 
-static bool write_all(int fd, const unsigned char *data, size_t n_bytes) {
+static bool write_all(int fd, uint64_t offset, const unsigned char *data, uint64_t n_bytes) {
     while (n_bytes) {
-        const ssize_t n = write(fd, data, hpi_min(n_bytes, most_per_call));
+        const ssize_t n = pwrite(fd, data, hpi_min(n_bytes, most_per_call), (off_t)offset);
         if (n < 0 && errno != EINTR)
             return false;
         if (n > 0) {
             data += n;
-            n_bytes -= (size_t)n;
+            offset += (uint64_t)n;
+            n_bytes -= (uint64_t)n;
         }
     }
     return true;
 }
 
-hp_status hpi_file_create(const char *path, const struct iovec *parts, uint64_t n_parts) {
+/* Have the disk keep the bytes where it can; else the file has its size and a full disk is found
+ * while writing. */
+static bool reserve(int fd, uint64_t n_bytes) {
+    int failed;
+    if (n_bytes == 0)
+        return true;
+    do
+        failed = fallocate(fd, 0, 0, (off_t)n_bytes);
+    while (failed && errno == EINTR);
+    return !failed || (errno == EOPNOTSUPP && ftruncate(fd, (off_t)n_bytes) == 0);
+}
+
+static bool close_synced(int fd) {
+    const bool is_good = fsync(fd) == 0;
+    const int cause = errno;
+    if (close(fd) != 0)
+        return false;
+    errno = cause;
+    return is_good;
+}
+
+hp_status hpi_file_reserve(const char *path, const struct iovec *parts, uint64_t n_parts,
+                           uint64_t n_bytes) {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return FAIL_SYSTEM(path, "create");
-    bool is_good = true;
-    for (uint64_t i = 0; is_good && i < n_parts; i++)
-        is_good = write_all(fd, parts[i].iov_base, parts[i].iov_len);
-    is_good = is_good && fsync(fd) == 0;
+    uint64_t offset = 0;
+    bool is_good = reserve(fd, n_bytes);
+    for (uint64_t i = 0; is_good && i < n_parts; offset += parts[i++].iov_len)
+        is_good = write_all(fd, offset, parts[i].iov_base, parts[i].iov_len);
     int cause = errno;
-    if (close(fd) != 0 && is_good) {
+    if (!close_synced(fd) && is_good) {
         is_good = false;
         cause = errno;
     }
@@ -52,6 +74,19 @@ hp_status hpi_file_create(const char *path, const struct iovec *parts, uint64_t 
     unlink(path);
     errno = cause;
     return FAIL_SYSTEM(path, "write");
+}
+
+hp_status hpi_file_create(const char *path, const struct iovec *parts, uint64_t n_parts) {
+    return hpi_file_reserve(path, parts, n_parts, 0);
+}
+
+hp_status hpi_file_write(int fd, const char *path, uint64_t offset, const void *data,
+                         uint64_t n_bytes) {
+    return write_all(fd, offset, data, n_bytes) ? HP_OK : FAIL_SYSTEM(path, "write");
+}
+
+hp_status hpi_file_finish(int fd, const char *path) {
+    return close_synced(fd) ? HP_OK : FAIL_SYSTEM(path, "write");
 }
 
 hp_status hpi_file_open(const char *path, int *out_fd, uint64_t *out_bytes) {
@@ -110,6 +145,24 @@ hp_status hpi_file_read_text(const char *path, uint64_t most_bytes, char **out_t
     return HP_OK;
 }
 
+hp_status hpi_rename(const char *from, const char *to) {
+    if (rename(from, to) == 0)
+        return HP_OK;
+    return HPI_FAIL(HP_ERR_FILE, "expected to rename %s to %s, the system says: %s", from, to,
+                    strerror(errno));
+}
+
+hp_status hpi_directory_replace(const char *path, const char *final, const char *aside) {
+    if (renameat2(AT_FDCWD, path, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
+        return HP_OK;
+    if (errno != ENOENT && errno != EINVAL && errno != ENOSYS)
+        return HPI_FAIL(HP_ERR_FILE, "expected to exchange %s with %s, the system says: %s", path,
+                        final, strerror(errno));
+    if (access(final, F_OK) == 0)
+        HP_TRY(hpi_rename(final, aside));
+    return hpi_rename(path, final);
+}
+
 hp_status hpi_directory_sync(const char *path) {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
@@ -129,6 +182,10 @@ void hpi_directory_remove(const char *path) {
         unlinkat(dirfd(directory), entry->d_name, 0); /* fails for . and .., as it should */
     closedir(directory);
     rmdir(path);
+}
+
+bool hpi_is_plain_name(const char *name) {
+    return name && *name && *name != '.' && !strchr(name, '/');
 }
 
 char *hpi_path_join(const char *directory, const char *name) {

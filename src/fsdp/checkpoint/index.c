@@ -139,11 +139,6 @@ static hp_status parse_head(hpi_index *index) {
     return HP_OK;
 }
 
-/* A name in the index's own directory, and no hidden one. */
-static bool is_plain_name(const char *name) {
-    return name && *name && *name != '.' && !strchr(name, '/');
-}
-
 static hp_status parse_files(hpi_index *index) {
     const hpi_json *json = &index->json;
     const hpi_json_at files = hpi_json_find(json, 0, "files");
@@ -153,7 +148,7 @@ static hp_status parse_files(hpi_index *index) {
     for (hpi_json_at at = hpi_json_first(json, files); at != HPI_JSON_NONE;
          at = hpi_json_next(json, files, at)) {
         const char *name = hpi_json_string(json, at);
-        if (!is_plain_name(name))
+        if (!hpi_is_plain_name(name))
             return HPI_FAIL(HP_ERR_FORMAT, "%s: expected plain file names, found \"%s\"",
                             index->path, name ? name : "");
         index->files[index->n_files++] = name;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/index.h - index.json of a checkpoint: which files hold which piece of which tensor.
+ * fsdp/checkpoint/index.h - index.json of a checkpoint: which files hold which piece of which
+ * tensor.
  *
  *     {"format": "hyperparallel-checkpoint", "version": 1, "library": "0.1.0", "step": 12,
  *      "mesh": {"replicate": 2, "shard": 4}, "optimizer": {"name": "adamw", "steps": 12},

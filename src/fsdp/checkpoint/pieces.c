@@ -111,6 +111,10 @@ hp_status hpi_parts_make(const hp_fsdp *fsdp, const hp_optimizer *optimizer, hpi
     return status;
 }
 
+bool hpi_part_is_written(const hp_fsdp *fsdp, const hpi_part *part) {
+    return part->n_bytes && (part->param->layout.n_shards > 1 || fsdp->shard_rank == 0);
+}
+
 void hpi_parts_free(hpi_parts *parts) {
     for (uint64_t i = 0; i < parts->n; i++)
         hpi_free(parts->list[i].name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/pieces.h - which elements of a parameter a piece holds, and what this rank holds of
- * everything.
+ * fsdp/checkpoint/pieces.h - which elements of a parameter a piece holds, and what this rank holds
+ * of everything.
  *
  * A piece is an interval of each of `outer` blocks of `stride` elements of the row-major parameter.
  * So shards along any dimension are described alike: along dimension 0 there is one block, which is
@@ -45,6 +45,9 @@ typedef struct hpi_parts {
 
 /* Everything that shards hold, and the optimizer's state unless it is NULL. Errors: MEMORY. */
 hp_status hpi_parts_make(const hp_fsdp *fsdp, const hp_optimizer *optimizer, hpi_parts *out_parts);
+/* A rank of the replica that writes (0) puts its part on the disk: a replicated parameter once, one
+ * without elements not at all. */
+bool hpi_part_is_written(const hp_fsdp *fsdp, const hpi_part *part);
 void hpi_parts_free(hpi_parts *parts);
 
 #endif

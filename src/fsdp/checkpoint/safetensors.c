@@ -42,13 +42,14 @@ bool hpi_safetensors_dtype_parse(const char *name, hp_dtype *out_dtype) {
 
 /* ---- writing ------------------------------------------------------------------------------- */
 
-static void add_checksums(hpi_text *text, const hpi_tensor *const *tensors, uint64_t n) {
+static void add_metadata(hpi_text *text, const hpi_tensor *tensors, uint64_t n) {
     hpi_text_add(text, "{\"%s\":{\"format\":\"pt\"", metadata_key);
     for (uint64_t i = 0; i < n; i++) {
+        if (!tensors[i].has_checksum)
+            continue;
         hpi_text_add(text, ",\"%s", checksum_prefix);
-        hpi_text_add_escaped(text, tensors[i]->name);
-        hpi_text_add(text, "\":\"%016llx\"",
-                     (unsigned long long)hpi_checksum(tensors[i]->data, tensors[i]->n_bytes));
+        hpi_text_add_escaped(text, tensors[i].name);
+        hpi_text_add(text, "\":\"%016llx\"", (unsigned long long)tensors[i].checksum);
     }
     hpi_text_add(text, "}");
 }
@@ -63,13 +64,13 @@ static void add_tensor(hpi_text *text, const hpi_tensor *tensor, uint64_t begin)
                  (unsigned long long)(begin + tensor->n_bytes));
 }
 
-/* The header, padded with spaces so that the data begin at a multiple of 8. */
-static hp_status make_header(const char *path, const hpi_tensor *const *tensors, uint64_t n,
+/* Padded with spaces so that the data begin at a multiple of 8. */
+static hp_status make_header(const char *path, const hpi_tensor *tensors, uint64_t n,
                              hpi_text *text) {
     uint64_t begin = 0;
-    add_checksums(text, tensors, n);
-    for (uint64_t i = 0; i < n; begin += tensors[i++]->n_bytes)
-        add_tensor(text, tensors[i], begin);
+    add_metadata(text, tensors, n);
+    for (uint64_t i = 0; i < n; begin += tensors[i++].n_bytes)
+        add_tensor(text, &tensors[i], begin);
     hpi_text_add(text, "}");
     hpi_text_add(text, "%*s", (int)(hpi_align_up(text->n_bytes, 8) - text->n_bytes), "");
     if (text->is_failed)
@@ -81,36 +82,57 @@ static hp_status make_header(const char *path, const hpi_tensor *const *tensors,
     return HP_OK;
 }
 
-/* Pointers to the tensors, larger elements first, else in the given order. */
-static const hpi_tensor **order_tensors(const hpi_tensor *tensors, uint64_t n) {
-    const hpi_tensor **ordered = hpi_alloc(n, sizeof *ordered);
-    uint64_t next = 0;
-    for (size_t bytes = 8; ordered && bytes; bytes /= 2)
-        for (uint64_t i = 0; i < n; i++)
-            if (hp_dtype_size(tensors[i].dtype) == bytes)
-                ordered[next++] = &tensors[i];
-    return ordered;
-}
-
-hp_status hpi_safetensors_write(const char *path, const hpi_tensor *tensors, uint64_t n_tensors) {
+hp_status hpi_safetensors_header(const char *path, hpi_tensor *tensors, uint64_t n_tensors,
+                                 hpi_text *out_header) {
+    hpi_text header = {0};
     for (uint64_t i = 0; i < n_tensors; i++)
         if (strcmp(tensors[i].name, metadata_key) == 0)
             return HPI_FAIL(HP_ERR_ARGUMENT,
                             "expected parameter names other than \"%s\", which the file format "
                             "keeps for itself",
                             metadata_key);
+    const hp_status status = make_header(path, tensors, n_tensors, &header);
+    if (status < 0) {
+        hpi_text_free(&header);
+        return status;
+    }
+    uint64_t next = sizeof(uint64_t) + header.n_bytes;
+    for (uint64_t i = 0; i < n_tensors; next += tensors[i++].n_bytes)
+        tensors[i].offset = next;
+    *out_header = header;
+    return HP_OK;
+}
+
+/* A copy with checksums, larger elements first, else in the given order. */
+static hpi_tensor *order_tensors(const hpi_tensor *tensors, uint64_t n) {
+    hpi_tensor *ordered = hpi_alloc(n, sizeof *ordered);
+    uint64_t next = 0;
+    for (size_t bytes = 8; ordered && bytes; bytes /= 2)
+        for (uint64_t i = 0; i < n; i++)
+            if (hp_dtype_size(tensors[i].dtype) == bytes) {
+                ordered[next] = tensors[i];
+                ordered[next].checksum = hpi_checksum(tensors[i].data, tensors[i].n_bytes);
+                ordered[next++].has_checksum = true;
+            }
+    return ordered;
+}
+
+hp_status hpi_safetensors_write(const char *path, const hpi_tensor *tensors, uint64_t n_tensors) {
     hp_status status = HP_ERR_MEMORY;
     hpi_text header = {0};
     uint64_t size = 0;
-    const hpi_tensor **ordered = order_tensors(tensors, n_tensors);
+    hpi_tensor *ordered = order_tensors(tensors, n_tensors);
     struct iovec *parts = hpi_alloc(n_tensors + 2, sizeof *parts);
-    if (!ordered || !parts || (status = make_header(path, ordered, n_tensors, &header)) < 0)
+    if (!ordered || !parts)
+        goto out;
+    status = hpi_safetensors_header(path, ordered, n_tensors, &header);
+    if (status < 0)
         goto out;
     size = htole64(header.n_bytes);
     parts[0] = (struct iovec){&size, sizeof size};
     parts[1] = (struct iovec){header.data, header.n_bytes};
     for (uint64_t i = 0; i < n_tensors; i++)
-        parts[i + 2] = (struct iovec){(void *)(uintptr_t)ordered[i]->data, ordered[i]->n_bytes};
+        parts[i + 2] = (struct iovec){(void *)(uintptr_t)ordered[i].data, ordered[i].n_bytes};
     status = hpi_file_create(path, parts, n_tensors + 2);
 out:
     hpi_free(parts);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/safetensors.h - files of named tensors, as Hugging Face's safetensors defines them.
+ * fsdp/checkpoint/safetensors.h - files of named tensors, as Hugging Face's safetensors defines
+ * them.
  *
  * A file is the size of the header (8 bytes, little endian), the header (JSON: name -> dtype,
  * shape, data_offsets; "__metadata__" -> strings), then the tensors' bytes, row-major and little
@@ -21,15 +22,20 @@ typedef struct hpi_tensor {
     uint64_t shape[HP_MAX_DIMS];
     uint64_t n_bytes;  /* of all elements */
     const void *data;  /* to write */
-    uint64_t offset;   /* read: in the file */
-    uint64_t checksum; /* read: what it should be */
-    bool has_checksum; /* read: files of others have none */
+    uint64_t offset;   /* in the file */
+    uint64_t checksum; /* what it should be */
+    bool has_checksum; /* files of others have none */
 } hpi_tensor;
 
 /* "F32", "BF16" ...; NULL is no dtype of ours. */
 const char *hpi_safetensors_dtype_name(hp_dtype dtype);
 bool hpi_safetensors_dtype_parse(const char *name, hp_dtype *out_dtype);
 
+/* The header of a file that holds these tensors in this order; each gets its offset. Larger
+ * elements should come first, so that each tensor is aligned. `path` is for errors: FILE when the
+ * header is too large, ARGUMENT for the name "__metadata__". The caller frees the text. */
+hp_status hpi_safetensors_header(const char *path, hpi_tensor *tensors, uint64_t n_tensors,
+                                 hpi_text *out_header);
 /* Write and sync a file that does not exist yet; a failure leaves none. Larger elements come first,
  * so each tensor is aligned. Errors: FILE naming the path, ARGUMENT for the name "__metadata__". */
 hp_status hpi_safetensors_write(const char *path, const hpi_tensor *tensors, uint64_t n_tensors);

@@ -194,40 +194,16 @@ hp_status hpi_steps_begin(const char *directory, const char *path) {
     return make_directory(path);
 }
 
-static hp_status rename_to(const char *from, const char *to) {
-    if (rename(from, to) == 0)
-        return HP_OK;
-    return HPI_FAIL(HP_ERR_FILE, "expected to rename %s to %s, the system says: %s", from, to,
-                    strerror(errno));
-}
-
-/* Where the file system cannot exchange two names: move the old bearer aside first. A kill between
- * the two renames leaves it under its hidden name, where hpi_steps_find finds it. */
-static hp_status move_aside(const char *directory, const char *path, const char *final,
-                            uint64_t step) {
-    char name[NAME_BYTES];
-    name_hidden(step, "old", hpi_now_ns(), name);
-    char *old = hpi_path_join(directory, name);
-    hp_status status = old ? HP_OK : HP_ERR_MEMORY;
-    if (status == HP_OK && access(final, F_OK) == 0)
-        status = rename_to(final, old);
-    if (status == HP_OK)
-        status = rename_to(path, final);
-    hpi_free(old);
-    return status;
-}
-
-/* Give `path` the name `final`, whose old bearer, if any, gets a hidden name. */
+/* Give `path` its name. A kill in the middle leaves whoever bore it before under a hidden name,
+ * where hpi_steps_find finds it. */
 static hp_status take_name(const char *directory, const char *path, const char *final,
                            uint64_t step) {
-    if (renameat2(AT_FDCWD, path, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
-        return HP_OK;
-    if (errno == ENOENT)
-        return rename_to(path, final);
-    if (errno == EINVAL || errno == ENOSYS)
-        return move_aside(directory, path, final, step);
-    return HPI_FAIL(HP_ERR_FILE, "expected to exchange %s with %s, the system says: %s", path,
-                    final, strerror(errno));
+    char name[NAME_BYTES];
+    name_hidden(step, "old", hpi_now_ns(), name);
+    char *aside = hpi_path_join(directory, name);
+    const hp_status status = aside ? hpi_directory_replace(path, final, aside) : HP_ERR_MEMORY;
+    hpi_free(aside);
+    return status;
 }
 
 static hp_status write_latest(const char *path, const char *name) {
@@ -249,7 +225,7 @@ static hp_status publish(const char *directory, const char *path, uint64_t step,
     if (status == HP_OK)
         status = hpi_directory_sync(directory);
     if (status == HP_OK)
-        status = rename_to(next, latest);
+        status = hpi_rename(next, latest);
     if (status == HP_OK)
         status = hpi_directory_sync(directory);
     hpi_free(final);

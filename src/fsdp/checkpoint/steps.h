@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/steps.h - the directory of checkpoints: step-00000012, step-00000020, ... and `latest`.
+ * fsdp/checkpoint/steps.h - the directory of checkpoints: step-00000012, step-00000020, ... and
+ * `latest`.
  *
  * A checkpoint is written into a hidden directory beside the others and renamed when it is whole
  * and durable; `latest` is a file with the name of the newest and is replaced by a rename as well.
