@@ -17,6 +17,7 @@ build libc6-dev        headers of the C library
 build cmake            describes the build, runs the tests
 build ninja-build      runs the build
 build libjsmn-dev      reads JSON (one header, nothing at run time)
+build libcjson-dev     reads config.json of models (programs and models; the library does not)
 build libxxhash-dev    checksums in checkpoints (one header, nothing at run time)
 test  libcmocka-dev    unit tests in C
 test  g++              checks that the public headers are C++ too
