@@ -55,9 +55,17 @@ typedef struct hp_fsdp_config {
     int record;        /* 1: keep each step's operations (hp_fsdp_recorded) */
     int replay_after;  /* n > 0, with record: from step n on the last one is repeated unplanned */
     const char *delay; /* rule of HYPER_PARALLEL_DELAY; NULL: the option's */
+    /* Precision, of parameters declared fp32 or bf16; HP_OWN_DTYPE leaves each as it was declared.
+     * Shards, optimizer state and sums stay fp32. */
+    int param_dtype;  /* of hp_param_data: what is gathered and computed with; fp32 or bf16 */
+    int reduce_dtype; /* of hp_param_grad: what is reduced; HP_OWN_DTYPE: as hp_param_data */
 } hp_fsdp_config;
+enum { HP_OWN_DTYPE = -1 };
 #define HP_FSDP_CONFIG_INIT                                                                        \
-    { sizeof(hp_fsdp_config), HP_PER_PARAM, 1, 1, HP_OVERLAP, HP_EXECUTOR_THREAD, 0, 0, 0, 0 }
+    {                                                                                              \
+        sizeof(hp_fsdp_config), HP_PER_PARAM, 1, 1, HP_OVERLAP, HP_EXECUTOR_THREAD, 0, 0, 0, 0,    \
+            -1, -1                                                                                 \
+    }
 
 enum { HP_MAX_DIMS = 8, HP_REPLICATED = -1 };
 
@@ -68,7 +76,8 @@ typedef struct hp_param {
     const char *name; /* unique in the fsdp; the name in checkpoints */
     int n_dims;       /* 0 (a scalar) to HP_MAX_DIMS */
     int64_t shape[HP_MAX_DIMS];
-    hp_dtype dtype; /* of hp_param_data and hp_param_grad: fp32, fp64, bf16; any when frozen */
+    hp_dtype dtype; /* of the first values: fp32, fp64, bf16; any when frozen. Also of data and
+                     * gradient, unless hp_fsdp_config says otherwise */
     int shard_dim;  /* or HP_REPLICATED: every rank of the shard group holds all of it */
     int is_frozen;  /* gathered, no gradient */
     int is_ignored; /* left to the caller: neither gathered nor reduced nor saved */
@@ -119,8 +128,10 @@ HP_MUST_CHECK hp_status hp_fsdp_commit(hp_fsdp *fsdp);
 
 /* What a pass is for. */
 typedef enum hp_pass {
-    HP_SYNC = 0,    /* forward and backward, gradients reduced at the end */
-    HP_EVALUATE = 1 /* forward alone */
+    HP_SYNC = 0,     /* forward and backward, gradients reduced at the end */
+    HP_EVALUATE = 1, /* forward alone; leaves accumulated gradients as they are */
+    HP_NO_SYNC = 2   /* forward and backward without communication of gradients: this rank's full
+                      * gradients are added up in fp32 and join those of the next HP_SYNC pass */
 } hp_pass;
 /* A pass holds at most 65,536 operations, some ten for each call around a unit. */
 HP_MUST_CHECK hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass);
@@ -128,7 +139,10 @@ HP_MUST_CHECK hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass);
  * that nobody used are cancelled, every queue is empty: gradients are in the shards. */
 HP_MUST_CHECK hp_status hp_fsdp_end(hp_fsdp *fsdp);
 
-/* Around the compute of a unit. Errors: STATE when the order is impossible, naming the unit. */
+/* Around the compute of a unit. A unit may be used several times in a pass (an embedding whose
+ * table is also the head): as many backwards as forwards then, each writing a full gradient; they
+ * are added up in fp32 and reduced after the last, or at the end of the pass when there are fewer.
+ * Errors: STATE when the order is impossible, naming the unit; MEMORY (for the sums). */
 HP_MUST_CHECK hp_status hp_forward_begin(hp_unit *unit);
 HP_MUST_CHECK hp_status hp_forward_end(hp_unit *unit);
 HP_MUST_CHECK hp_status hp_backward_begin(hp_unit *unit);
@@ -138,10 +152,16 @@ HP_MUST_CHECK hp_status hp_backward_end(hp_unit *unit);
  * error record) outside, or for a parameter that is ignored or does not exist. A parameter without
  * elements gives a non-NULL pointer. */
 const void *hp_param_data(const hp_unit *unit, int param);
-/* Where to write the full gradient between backward begin and end; same shape and dtype. Every
- * element must be written (contents are not zero). A trainable parameter whose gradient was not
- * asked for counts as zero. NULL for frozen and ignored parameters. */
+/* Where to write the full gradient between backward begin and end; same shape, in the dtype that
+ * hp_param_dtypes gives. Every element must be written (contents are not zero), rounded once from
+ * fp32. A trainable parameter whose gradient was not asked for counts as zero. NULL for frozen and
+ * ignored parameters. */
 void *hp_param_grad(hp_unit *unit, int param);
+
+/* What hp_param_data and hp_param_grad point to, by the declaration and the precision policy; of a
+ * frozen parameter *out_grad is what it would be. Errors: ARGUMENT; STATE when it is ignored. */
+HP_MUST_CHECK hp_status hp_param_dtypes(const hp_unit *unit, int param, hp_dtype *out_data,
+                                        hp_dtype *out_grad);
 
 /* This rank's shard: rows [begin, end) along shard_dim, in the order of memory; fp32 (fp64 for
  * fp64, the parameter's own dtype when frozen). Values may be read between steps. The gradient
@@ -202,7 +222,8 @@ typedef struct hp_fsdp_stats {
     uint64_t n_steps;
     /* Compute stood still, since creation. */
     uint64_t exposed_unshard_ns, exposed_reduce_ns, exposed_replicate_ns;
-    /* Of this rank, taken at commit. */
+    /* Of this rank, taken at commit; grad_bytes grows once by the sums of full gradients, when the
+     * first pass needs them. */
     uint64_t shard_bytes, gather_bytes, grad_bytes, bucket_bytes, optimizer_bytes;
     uint64_t gathered_units; /* resident or on the way, now */
 } hp_fsdp_stats;

@@ -13,6 +13,11 @@ hp_status hpi_fsdp_check_idle(const hp_fsdp *fsdp, const char *call) {
 
 hp_status hpi_fsdp_check_gradients(const hp_fsdp *fsdp, const char *call) {
     HP_TRY(hpi_fsdp_check_idle(fsdp, call));
+    if (!fsdp->has_gradients && fsdp->n_passes && fsdp->pass == HP_NO_SYNC)
+        return HPI_FAIL(HP_ERR_STATE,
+                        "%s: expected a HP_SYNC pass first: gradients are not reduced yet, only "
+                        "accumulated",
+                        call);
     if (!fsdp->has_gradients)
         return HPI_FAIL(HP_ERR_STATE,
                         "%s: expected gradients, which are there after a HP_SYNC pass until the "

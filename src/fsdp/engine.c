@@ -27,6 +27,16 @@ const char *hp_mode_name(hp_mode mode) {
 
 /* ---- create and destroy ------------------------------------------------------------------ */
 
+/* What the precision policy takes. */
+static hp_status check_dtype(const char *field, int dtype) {
+    if (dtype == HP_OWN_DTYPE || dtype == HP_FP32 || dtype == HP_BF16)
+        return HP_OK;
+    const bool is_dtype = dtype >= 0 && hp_dtype_size((hp_dtype)dtype);
+    return HPI_FAIL(is_dtype ? HP_ERR_UNSUPPORTED : HP_ERR_ARGUMENT,
+                    "expected %s HP_FP32, HP_BF16 or HP_OWN_DTYPE, given %d (%s)", field, dtype,
+                    is_dtype ? hp_dtype_name((hp_dtype)dtype) : "no dtype");
+}
+
 static hp_status check_config(const hp_mesh *mesh, const hp_fsdp_config *c) {
     if (c->size != sizeof *c)
         return HPI_FAIL(HP_ERR_VERSION,
@@ -53,7 +63,8 @@ static hp_status check_config(const hp_mesh *mesh, const hp_fsdp_config *c) {
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected replay_after of at least 0, with record, given %d and %d",
                         c->replay_after, c->record);
-    return HP_OK;
+    HP_TRY(check_dtype("param_dtype", c->param_dtype));
+    return check_dtype("reduce_dtype", c->reduce_dtype);
 }
 
 static hp_status take_groups(hp_fsdp *fsdp) {
@@ -221,7 +232,7 @@ static hp_status end_compute(hp_unit *unit, hpi_hook hook, const char *name) {
 hp_status hp_forward_begin(hp_unit *unit) {
     HP_TRY(check_unit(unit, "hp_forward_begin", HPI_PHASE_IDLE));
     HP_TRY(begin_compute(unit, HPI_HOOK_FORWARD_BEGIN));
-    unit->is_forwarded = true;
+    unit->n_forwards++;
     return HP_OK;
 }
 
@@ -230,20 +241,34 @@ hp_status hp_forward_end(hp_unit *unit) {
     return end_compute(unit, HPI_HOOK_FORWARD_END, "forward");
 }
 
-hp_status hp_backward_begin(hp_unit *unit) {
+static hp_status check_backward(const hp_unit *unit) {
     HP_TRY(check_unit(unit, "hp_backward_begin", HPI_PHASE_IDLE));
     if (unit->fsdp->pass == HP_EVALUATE)
         return HPI_FAIL(HP_ERR_STATE,
-                        "expected a HP_SYNC pass for the backward of unit %s, given HP_EVALUATE",
+                        "expected a HP_SYNC or HP_NO_SYNC pass for the backward of unit %s, given "
+                        "HP_EVALUATE",
                         unit->name);
-    if (!unit->is_forwarded)
-        return HPI_FAIL(HP_ERR_STATE, "expected a forward of unit %s before its backward",
+    if (unit->n_backwards == unit->n_forwards)
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected a forward of unit %s before each backward, given %u and one "
+                        "backward more",
+                        unit->name, unit->n_forwards);
+    if (unit->is_complete)
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected all forwards of unit %s before its last backward in a pass, "
+                        "given another one after it",
                         unit->name);
-    if (unit->is_backwarded)
-        return HPI_FAIL(HP_ERR_UNSUPPORTED,
-                        "expected one backward of unit %s in a pass, given a second", unit->name);
+    return HP_OK;
+}
+
+hp_status hp_backward_begin(hp_unit *unit) {
+    HP_TRY(check_backward(unit));
+    const bool is_last = unit->n_backwards + 1 == unit->n_forwards;
+    if (!is_last || unit->fsdp->pass == HP_NO_SYNC)
+        HP_TRY(hpi_unit_take_accumulator(unit));
     HP_TRY(begin_compute(unit, HPI_HOOK_BACKWARD_BEGIN));
-    unit->is_backwarded = true;
+    unit->n_backwards++;
+    unit->is_complete = is_last;
     return HP_OK;
 }
 
@@ -254,24 +279,36 @@ hp_status hp_backward_end(hp_unit *unit) {
 
 /* ---- passes ------------------------------------------------------------------------------ */
 
+/* A planned step becomes the one to replay as late as possible: its update belongs to it. */
+static hp_status begin_replay(hp_fsdp *fsdp, hp_pass pass) {
+    const uint64_t after = (uint64_t)fsdp->config.replay_after;
+    if (!fsdp->replay)
+        return HP_OK;
+    if (after && fsdp->stats.n_steps >= after && fsdp->pass == HP_SYNC)
+        HP_TRY(hpi_replay_keep(fsdp->replay, fsdp->executor));
+    return pass == HP_SYNC ? hpi_replay_begin(fsdp->replay, hpi_plan_carried(fsdp->plan)) : HP_OK;
+}
+
+static void reset_unit(hp_unit *unit) {
+    unit->n_forwards = unit->n_backwards = 0;
+    unit->is_complete = false;
+}
+
 hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass) {
     HP_TRY(hpi_fsdp_check_usable(fsdp, "hp_fsdp_begin"));
     if (fsdp->in_pass)
         return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_end before the next hp_fsdp_begin");
-    if (pass != HP_SYNC && pass != HP_EVALUATE)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_SYNC or HP_EVALUATE, given %d", (int)pass);
-    const bool may_replay = fsdp->config.replay_after &&
-                            fsdp->stats.n_steps >= (uint64_t)fsdp->config.replay_after &&
-                            fsdp->pass == HP_SYNC;
-    if (fsdp->replay && pass == HP_SYNC)
-        HP_TRY(hpi_replay_begin(fsdp->replay, fsdp->executor, may_replay));
+    if (pass != HP_SYNC && pass != HP_EVALUATE && pass != HP_NO_SYNC)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_SYNC, HP_EVALUATE or HP_NO_SYNC, given %d",
+                        (int)pass);
+    HP_TRY(begin_replay(fsdp, pass));
     HP_TRY(hp_executor_begin_step(fsdp->executor));
     hpi_plan_begin(fsdp->plan, pass);
     for (int comm = 1; comm < HPI_N_COMMS; comm++)
         if (fsdp->bindings.comms[comm])
             fsdp->bindings.comm_base[comm] = hpi_coll_seq(fsdp->bindings.comms[comm]);
     for (uint32_t i = 0; i < fsdp->n_units; i++)
-        fsdp->units[i]->is_forwarded = fsdp->units[i]->is_backwarded = false;
+        reset_unit(fsdp->units[i]);
     fsdp->pass = pass;
     fsdp->in_pass = true;
     fsdp->n_passes++;
@@ -281,8 +318,10 @@ hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass) {
 }
 
 static void trace_pass(const hp_fsdp *fsdp) {
+    static const char *const details[] = {
+        [HP_SYNC] = NULL, [HP_EVALUATE] = "evaluate", [HP_NO_SYNC] = "no_sync"};
     const hp_span span = {.name = "step",
-                          .detail = fsdp->pass == HP_SYNC ? NULL : "evaluate",
+                          .detail = details[fsdp->pass],
                           .begin_ns = fsdp->pass_began_ns,
                           .end_ns = hpi_now_ns(),
                           .id = NOBODY,
@@ -309,6 +348,7 @@ hp_status hp_fsdp_end(hp_fsdp *fsdp) {
     trace_pass(fsdp);
     fsdp->in_pass = false;
     if (fsdp->pass == HP_SYNC) {
+        hpi_plan_folded(fsdp->plan); /* a replayed pass has not told the plan */
         fsdp->stats.n_steps++;
         fsdp->grad_generation++;
         fsdp->has_gradients = true;

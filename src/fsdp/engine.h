@@ -8,10 +8,11 @@
  *
  * Memory of a unit (bytes; offsets are in the buffer named):
  *   shard   masters of all parameters, in fp32 / fp64, or the own dtype when frozen; persistent
- *   cast    copies of masters in a lower dtype, what is gathered then; persistent
+ *   cast    copies of masters in another dtype, what is gathered then; persistent
  *   bucket  gradient shards, [0] in fp32 and [1] in fp64, every slice 512-byte aligned; persistent
  *   storage the gathered parameters; a slot of a pool, or its own when the unit does not reshard
- *   grad    the full gradients, in the parameters' dtypes; a slot of a pool of two
+ *   grad    the full gradients, in the dtypes that are reduced; a slot of a pool of two
+ *   accumulator  sums of full gradients, in fp32 / fp64; ordinary memory, taken at the first need
  */
 #ifndef HPI_ENGINE_H
 #define HPI_ENGINE_H
@@ -26,10 +27,12 @@ typedef struct hpi_param {
     int n_dims;
     int64_t shape[HP_MAX_DIMS];
     int shard_dim;
-    hp_dtype dtype;  /* of data and gradient */
-    hp_dtype master; /* of the shard: fp32 or fp64; dtype when frozen */
+    hp_dtype dtype;      /* declared */
+    hp_dtype master;     /* of the shard: fp32 or fp64; dtype when frozen */
+    hp_dtype data_dtype; /* of what is gathered, by the precision policy */
+    hp_dtype grad_dtype; /* of what backward writes and the ranks reduce */
     bool is_frozen, is_ignored;
-    bool has_cast; /* gathered from the cast buffer */
+    bool has_cast; /* gathered from the cast buffer: data_dtype is not the master's */
     int alias_of;  /* index in the unit of the parameter that this is another name of; -1: none */
     hpi_layout layout;
     uint64_t shard_offset, cast_offset, storage_offset, grad_offset, bucket_offset;
@@ -55,7 +58,9 @@ struct hp_unit {
     hpi_phase phase;
     unsigned char *storage, *grad; /* this life's bytes; NULL without */
     uint64_t phase_began_ns;
-    bool is_forwarded, is_backwarded; /* in this pass */
+    uint32_t n_forwards, n_backwards; /* begun in this pass */
+    bool is_complete;                 /* in this pass: a backward for each forward, once */
+    void *accumulator;                /* memory of the buffer; NULL until it is needed */
 };
 
 /* Called for each unit while an apply operation runs, on the compute stream. */
@@ -116,6 +121,10 @@ static inline bool hpi_param_is_owned(const hpi_param *p) {
 enum { HPI_APPLY_UPDATE = 0, HPI_APPLY_SCALE = 1 };
 hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context);
 hp_status hpi_param_refresh_cast(const hp_unit *unit, const hpi_param *param);
+/* buffers.c: lay everything out, take symmetric memory for it and bind it. Collective. */
+hp_status hpi_fsdp_take_memory(hp_fsdp *fsdp);
+/* The unit's accumulator is there from now on. */
+hp_status hpi_unit_take_accumulator(hp_unit *unit);
 /* kinds.c: the operations that are not collectives. */
 void hpi_fsdp_register_kinds(hp_kind *out_kinds);
 
@@ -136,13 +145,22 @@ typedef enum hpi_hook {
 } hpi_hook;
 hp_status hpi_replay_create(hpi_replay **out_replay);
 void hpi_replay_destroy(hpi_replay *replay);
-/* At the start of a HP_SYNC pass: keep the last one's operations if `is_wanted`, and start over. */
-hp_status hpi_replay_begin(hpi_replay *replay, const hp_executor *recorder, bool is_wanted);
+/* After a planned HP_SYNC pass, before the next pass begins: keep its operations and be active. */
+hp_status hpi_replay_keep(hpi_replay *replay, const hp_executor *recorder);
+/* At the start of a HP_SYNC pass: start over. carried: hpi_plan_carried, which must be as it was.
+ * Errors: STATE. */
+hp_status hpi_replay_begin(hpi_replay *replay, uint64_t carried);
 bool hpi_replay_is_active(const hpi_replay *replay);
 /* Note what a hook brought. */
 hp_status hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint64_t n_ops);
 /* The operations of the next hook. Errors: STATE when the step differs from the recorded one. */
 hp_status hpi_replay_next(hpi_replay *replay, hpi_hook hook, uint32_t unit, hpi_burst *out_burst);
+
+/* Are the parameters freed after forward? */
+static inline bool hpi_unit_is_resharded(const hp_unit *unit) {
+    const int own = unit->config.reshard_after_forward;
+    return own < 0 ? unit->fsdp->config.reshard_after_forward != 0 : own != 0;
+}
 
 /* HP_OK when the fsdp is committed and sound. */
 hp_status hpi_fsdp_check_usable(const hp_fsdp *fsdp, const char *call);

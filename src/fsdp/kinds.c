@@ -6,6 +6,7 @@
  * memory of its current life; everything that follows from it (hp_param_data, hp_param_grad) is
  * read from there, so a replayed list behaves like a planned one.
  */
+#include "accumulate.h"
 #include "engine.h"
 
 static hp_fsdp *owner_of(void *context) {
@@ -53,7 +54,7 @@ static hp_status run_backward_begin(void *context, const hp_op *op) {
         p->grad_taken = false;
         if (!hpi_param_is_trainable(p))
             continue;
-        const size_t bytes = hp_dtype_size(p->dtype);
+        const size_t bytes = hp_dtype_size(p->grad_dtype);
         const uint64_t padding = p->layout.full_elements - p->layout.n_elements;
         if (padding) /* the slot was another unit's: padding must stay zero for ever */
             memset(grad_of(unit, p) + p->layout.n_elements * bytes, 0, padding * bytes);
@@ -67,17 +68,36 @@ static hp_status run_backward_end(void *context, const hp_op *op) {
     for (int j = 0; j < unit->n_params; j++) {
         const hpi_param *p = &unit->params[j];
         if (hpi_param_is_trainable(p) && !p->grad_taken)
-            memset(grad_of(unit, p), 0, p->layout.full_elements * hp_dtype_size(p->dtype));
+            memset(grad_of(unit, p), 0, p->layout.full_elements * hp_dtype_size(p->grad_dtype));
     }
     end_phase(context, op);
     return HP_OK;
 }
 
+static uint64_t count_of(const hp_op *op) {
+    return (op->reads[0].end - op->reads[0].begin) / hp_dtype_size((hp_dtype)op->dtype);
+}
+
 static hp_status run_convert(void *context, const hp_op *op) {
-    const uint64_t bytes = op->reads[0].end - op->reads[0].begin;
     const hp_dtype dtype = (hp_dtype)op->dtype;
     return hpi_convert(hpi_bound(context, &op->reads[0]), dtype, hpi_bound(context, &op->writes[0]),
-                       hpi_sum_dtype(dtype), bytes / hp_dtype_size(dtype));
+                       hpi_sum_dtype(dtype), count_of(op));
+}
+
+static hp_status run_accumulate(void *context, const hp_op *op) {
+    const void *grad = hpi_bound(context, &op->reads[0]);
+    void *sum = hpi_bound(context, &op->writes[0]);
+    const hp_dtype dtype = (hp_dtype)op->dtype;
+    if (!op->reads[1].buffer) /* the first */
+        return hpi_convert(grad, dtype, sum, hpi_sum_dtype(dtype), count_of(op));
+    hpi_accumulate(sum, grad, dtype, count_of(op));
+    return HP_OK;
+}
+
+static hp_status run_fold(void *context, const hp_op *op) {
+    hpi_fold(hpi_bound(context, &op->writes[0]), hpi_bound(context, &op->reads[1]),
+             (hp_dtype)op->dtype, count_of(op));
+    return HP_OK;
 }
 
 /* One step, after all sums: x / parts, or x * (factor / parts) when the user gave a factor. The
@@ -130,6 +150,8 @@ void hpi_fsdp_register_kinds(hp_kind *out_kinds) {
         {"backward_begin", run_backward_begin, NULL},
         {"backward_end", run_backward_end, NULL},
         {"convert", run_convert, NULL},
+        {"accumulate", run_accumulate, NULL},
+        {"fold", run_fold, NULL},
         {"divide", run_divide, NULL},
         {"update", run_apply, NULL},
         {"scale", run_apply, NULL},

@@ -8,7 +8,9 @@
  *
  * Residency of a unit: sharded -> pending (gathers issued) -> resident (waited for) -> sharded.
  * Gradients of a unit: computed in a slot -> reduce-scattered into its bucket -> bucket all-reduced
- * -> divided. Source: the seed's overlap document, sections 2 and 5; SPEC A2, A3.
+ * -> divided. In a HP_NO_SYNC pass, and in all but a unit's last backward: computed in a slot ->
+ * added to its accumulator, which the next reduction takes in. Source: the seed's overlap document,
+ * sections 2 and 5; SPEC A2, A3, A8.
  */
 #ifndef HPI_PLAN_H
 #define HPI_PLAN_H
@@ -26,10 +28,13 @@ enum {
     HPI_OP_FORWARD_END,
     HPI_OP_BACKWARD_BEGIN, /* reads the parameters, writes the gradients, until backward_end */
     HPI_OP_BACKWARD_END,
-    HPI_OP_CONVERT, /* reads[0] in dtype -> writes[0] in the sum dtype, on one rank */
-    HPI_OP_DIVIDE,  /* writes[0] (a bucket) times the unit's factor, over its divisor */
-    HPI_OP_UPDATE,  /* writes shards */
-    HPI_OP_SCALE,   /* writes buckets */
+    HPI_OP_CONVERT,    /* reads[0] in dtype -> writes[0] in the sum dtype, on one rank */
+    HPI_OP_ACCUMULATE, /* writes[0] = reads[1] + reads[0], in the sum dtype; no reads[1]: reads[0]
+                        */
+    HPI_OP_FOLD,       /* writes[0], which is reads[0], = reads[1] + reads[0], rounded to dtype */
+    HPI_OP_DIVIDE,     /* writes[0] (a bucket) times the unit's factor, over its divisor */
+    HPI_OP_UPDATE,     /* writes shards */
+    HPI_OP_SCALE,      /* writes buckets */
     HPI_OP_N_KINDS
 };
 
@@ -47,9 +52,9 @@ typedef enum hpi_route {
 
 /* What the plan knows of a parameter. Ranges are bytes in the buffer named. */
 typedef struct hpi_plan_param {
-    uint32_t param; /* number in the unit */
-    uint8_t dtype;
-    bool is_gathered; /* else read where its shard lies */
+    uint32_t param;            /* number in the unit */
+    uint8_t dtype, grad_dtype; /* of what is gathered, of what is reduced */
+    bool is_gathered;          /* else read where its shard lies */
     hpi_route route;
     int bucket;                          /* 0 fp32, 1 fp64 */
     uint64_t blocks;                     /* of collectives along an inner dimension; else 1 */
@@ -57,12 +62,14 @@ typedef struct hpi_plan_param {
     uint64_t storage_begin, storage_end; /* gathered, in the unit's storage */
     uint64_t grad_begin, grad_end;       /* full gradient, in the unit's grad slot */
     uint64_t bucket_begin, bucket_end;   /* gradient shard, in its bucket */
+    uint64_t accumulator_begin, accumulator_end; /* sum of full gradients, in the sum dtype */
 } hpi_plan_param;
 
 typedef struct hpi_plan_unit {
     const hpi_plan_param *params; /* those with elements */
     uint32_t n_params;
     hp_ref shard, cast, bucket[2]; /* whole buffers; buffer 0: it has none */
+    hp_ref accumulator;            /* memory of this rank alone */
     uint32_t own_storage;          /* buffer of a unit that keeps its parameters; 0: a pool slot */
     uint64_t storage_bytes, grad_bytes;
     bool is_resharded; /* freed after forward */
@@ -107,6 +114,13 @@ hp_status hpi_plan_backward_end(hpi_plan *plan, uint32_t unit, hpi_burst *out_bu
 hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst);
 /* Operations on the shards or buckets of every trainable (UPDATE: every) unit, between passes. */
 hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst);
+
+/* Gradients that were accumulated are used up: what hpi_plan_end says of a HP_SYNC pass that was
+ * replayed. */
+void hpi_plan_folded(hpi_plan *plan);
+/* A number for what the passes since the last HP_SYNC have left to the next: whose gradients are
+ * accumulated. */
+uint64_t hpi_plan_carried(const hpi_plan *plan);
 
 /* Units resident or on the way. 0 after hpi_plan_end, when every queue is empty. */
 uint32_t hpi_plan_n_gathered(const hpi_plan *plan);

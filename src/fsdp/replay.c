@@ -2,9 +2,10 @@
  *
  * replay.c - a step's operations, call by call, so that the next step needs no planning.
  *
- * While a step is planned, each hook notes how many operations it brought; the recorder has the
- * operations themselves. Replaying hands out the same slices, and refuses a step that calls the
- * hooks in another order.
+ * While a HP_SYNC pass is planned, each hook notes how many operations it brought; the recorder has
+ * the operations themselves. Replaying hands out the same slices, and refuses a pass that calls the
+ * hooks in another order, or to which other gradients were left by HP_NO_SYNC passes, which are
+ * planned each time.
  */
 #include "engine.h"
 
@@ -19,6 +20,7 @@ struct hpi_replay {
     hp_op *ops; /* when active */
     uint64_t n_ops;
     uint64_t next_note, next_op;
+    uint64_t carried; /* hpi_plan_carried when the step began */
     bool is_active;
 };
 
@@ -42,9 +44,11 @@ bool hpi_replay_is_active(const hpi_replay *replay) {
     return replay && replay->is_active;
 }
 
-static hp_status keep(hpi_replay *replay, const hp_executor *recorder) {
+hp_status hpi_replay_keep(hpi_replay *replay, const hp_executor *recorder) {
     const hp_op *ops = NULL;
     uint64_t n_ops = 0, n_noted = 0;
+    if (replay->is_active)
+        return HP_OK;
     HP_TRY(hp_recorder_ops(recorder, &ops, &n_ops));
     for (uint64_t i = 0; i < replay->n_notes; i++)
         n_noted += replay->notes[i].n_ops;
@@ -62,9 +66,12 @@ static hp_status keep(hpi_replay *replay, const hp_executor *recorder) {
     return HP_OK;
 }
 
-hp_status hpi_replay_begin(hpi_replay *replay, const hp_executor *recorder, bool is_wanted) {
-    if (is_wanted && !replay->is_active)
-        HP_TRY(keep(replay, recorder));
+hp_status hpi_replay_begin(hpi_replay *replay, uint64_t carried) {
+    if (replay->is_active && carried != replay->carried)
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected the accumulated gradients of the recorded step, given those of "
+                        "other passes or units");
+    replay->carried = carried;
     replay->next_note = replay->next_op = 0;
     if (!replay->is_active)
         replay->n_notes = 0;

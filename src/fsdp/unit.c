@@ -108,7 +108,19 @@ static hp_status check_unit(const hp_fsdp *fsdp, const char *name, const hp_para
     return HP_OK;
 }
 
-static hp_status copy_param(const hp_param *from, hpi_param *to, int alias_of) {
+/* The precision policy speaks of fp32 and bf16 alone. */
+static void choose_dtypes(const hp_fsdp_config *policy, hpi_param *p) {
+    const bool is_ruled = p->dtype == HP_FP32 || p->dtype == HP_BF16;
+    const bool has_param = is_ruled && policy->param_dtype != HP_OWN_DTYPE;
+    const bool has_reduce = is_ruled && policy->reduce_dtype != HP_OWN_DTYPE;
+    p->master = p->is_frozen ? p->dtype : hpi_sum_dtype(p->dtype);
+    p->data_dtype = has_param ? (hp_dtype)policy->param_dtype : p->dtype;
+    p->grad_dtype = has_reduce ? (hp_dtype)policy->reduce_dtype : p->data_dtype;
+    p->has_cast = !p->is_ignored && p->master != p->data_dtype;
+}
+
+static hp_status copy_param(const hp_fsdp_config *policy, const hp_param *from, int alias_of,
+                            hpi_param *to) {
     to->name = hpi_strdup(from->name);
     to->n_dims = from->n_dims;
     memcpy(to->shape, from->shape, sizeof to->shape);
@@ -116,8 +128,7 @@ static hp_status copy_param(const hp_param *from, hpi_param *to, int alias_of) {
     to->dtype = from->dtype;
     to->is_frozen = from->is_frozen != 0;
     to->is_ignored = from->is_ignored != 0;
-    to->master = to->is_frozen ? to->dtype : hpi_sum_dtype(to->dtype);
-    to->has_cast = !to->is_ignored && to->master != to->dtype;
+    choose_dtypes(policy, to);
     to->alias_of = alias_of;
     to->bucket = -1;
     to->data = alias_of < 0 ? from->data : NULL;
@@ -132,6 +143,7 @@ static void unit_free(hp_unit *unit) {
     for (int j = 0; unit->params && j < unit->n_params; j++)
         hpi_free(unit->params[j].name);
     hpi_free(unit->params);
+    hpi_free(unit->accumulator);
     hpi_free(unit->prefetch);
     hpi_free(unit->name);
     hpi_free(unit);
@@ -150,7 +162,7 @@ static hp_status unit_fill(hp_unit *unit, const char *name, const hp_param *para
         return HP_ERR_MEMORY;
     unit->n_params = n_params;
     for (int j = 0; j < n_params; j++)
-        HP_TRY(copy_param(&params[j], &unit->params[j], owner_of(params, j)));
+        HP_TRY(copy_param(&unit->fsdp->config, &params[j], owner_of(params, j), &unit->params[j]));
     if (!unit->config.prefetch)
         return HP_OK;
     const size_t n = (size_t)unit->config.n_prefetch;
@@ -223,6 +235,11 @@ const hpi_param *hpi_unit_param(const hp_unit *unit, int param) {
     return p->alias_of >= 0 ? &unit->params[p->alias_of] : p;
 }
 
+/* Why hpi_unit_param gave none: the parameter is ignored, or there is no such one. */
+static hp_status status_of_none(const hp_unit *unit, int param) {
+    return unit && param >= 0 && param < unit->n_params ? HP_ERR_STATE : HP_ERR_ARGUMENT;
+}
+
 static unsigned char *buffer_of(const hp_unit *unit, hp_ref ref) {
     return unit->fsdp->bindings.buffers[ref.buffer];
 }
@@ -247,7 +264,7 @@ void *hpi_param_grad_shard(const hp_unit *unit, const hpi_param *p) {
 hp_status hpi_param_refresh_cast(const hp_unit *unit, const hpi_param *p) {
     if (!p->has_cast)
         return HP_OK;
-    return hpi_convert(hpi_param_master(unit, p), p->master, hpi_param_cast(unit, p), p->dtype,
+    return hpi_convert(hpi_param_master(unit, p), p->master, hpi_param_cast(unit, p), p->data_dtype,
                        p->layout.shard_elements);
 }
 
@@ -291,10 +308,22 @@ void *hp_param_grad(hp_unit *unit, int param) {
     return p->is_direct ? hpi_param_grad_shard(unit, p) : unit->grad + p->grad_offset;
 }
 
+hp_status hp_param_dtypes(const hp_unit *unit, int param, hp_dtype *out_data, hp_dtype *out_grad) {
+    const hpi_param *p = hpi_unit_param(unit, param);
+    if (!p)
+        return status_of_none(unit, param);
+    if (!out_data || !out_grad)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected places for the dtypes of %s, given NULL",
+                        p->name);
+    *out_data = p->data_dtype;
+    *out_grad = p->grad_dtype;
+    return HP_OK;
+}
+
 hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard) {
     const hpi_param *p = hpi_unit_param(unit, param);
     if (!p)
-        return unit && param >= 0 && param < unit->n_params ? HP_ERR_STATE : HP_ERR_ARGUMENT;
+        return status_of_none(unit, param);
     if (!out_shard)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the shard of %s, given NULL",
                         p->name);

@@ -203,7 +203,10 @@ static void calls_out_of_order(hp_world *world, void *argument) {
     RANK_OK(hp_forward_end(unit));
     RANK_OK(hp_backward_begin(unit));
     RANK_OK(hp_backward_end(unit));
-    FAILS_SAYING(hp_backward_begin(unit), HP_ERR_UNSUPPORTED, "second");
+    FAILS_SAYING(hp_backward_begin(unit), HP_ERR_STATE, "given 1 and one backward more");
+    RANK_OK(hp_forward_begin(unit));
+    RANK_OK(hp_forward_end(unit));
+    FAILS_SAYING(hp_backward_begin(unit), HP_ERR_STATE, "all forwards of unit layer before");
     RANK_OK(hp_fsdp_end(fsdp)); /* `next` never ran: its gradient is zero */
     hp_shard shard;
     RANK_OK(hp_param_shard(other, 0, &shard));

@@ -70,9 +70,10 @@ static void begin(struct bench *b, hp_pass pass) {
 }
 
 static void name_op(const hp_op *op, char *out, size_t size) {
-    static const char *const kinds[] = {"gather",  "scatter", "replicate", "allocate", "release",
-                                        "wait",    "forward", "forwarded", "backward", "backwarded",
-                                        "convert", "divide",  "update",    "scale"};
+    static const char *const kinds[] = {"gather",   "scatter",    "replicate", "allocate",
+                                        "release",  "wait",       "forward",   "forwarded",
+                                        "backward", "backwarded", "convert",   "accumulate",
+                                        "fold",     "divide",     "update",    "scale"};
     char of_unit[16] = "";
     if (op->unit != UINT32_MAX)
         snprintf(of_unit, sizeof of_unit, " %u", op->unit);

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * buffers.c - where everything that a step touches lies: layouts of units, buffers, memory.
+ *
+ * A unit's parameters are laid out in its buffers (engine.h names them), the buffers in one
+ * symmetric allocation, the same on every rank. Operations name a buffer by its id. Accumulators
+ * have an id from the start and memory of this rank alone when they are first needed.
+ */
+#include "engine.h"
+
+enum { SLICE_ALIGNMENT = 512, PARAM_ALIGNMENT = 64, N_GRAD_SLOTS = 2 };
+
+/* Hand out ids and, in `offsets`, places in the one allocation. */
+struct cutter {
+    hp_fsdp *fsdp;
+    uint64_t *offsets;
+    uint64_t total;
+};
+
+#define NOWHERE UINT64_MAX /* the offset of a buffer outside that allocation */
+
+/* An id, for memory that will come from elsewhere. */
+static hp_ref reserve(struct cutter *cutter, uint64_t bytes) {
+    if (!bytes)
+        return (hp_ref){0, 0, 0, 0};
+    hpi_bindings *b = &cutter->fsdp->bindings;
+    const uint32_t id = b->n_buffers++;
+    cutter->offsets[id] = NOWHERE;
+    b->buffer_bytes[id] = bytes;
+    return (hp_ref){id, 0, 0, bytes};
+}
+
+static hp_ref cut(struct cutter *cutter, uint64_t bytes) {
+    const hp_ref whole = reserve(cutter, bytes);
+    if (!whole.buffer)
+        return whole;
+    cutter->total = hpi_align_up(cutter->total, SLICE_ALIGNMENT);
+    cutter->offsets[whole.buffer] = cutter->total;
+    cutter->total += bytes;
+    return whole;
+}
+
+/* Room for `bytes` at the end of a buffer that is being laid out. */
+static uint64_t append(uint64_t *end, uint64_t bytes, uint64_t alignment) {
+    const uint64_t at = hpi_align_up(*end, alignment);
+    *end = at + bytes;
+    return at;
+}
+
+static hpi_route choose_route(const hp_fsdp *fsdp, const hpi_param *p) {
+    if (fsdp->n_shards == 1)
+        return p->grad_dtype == p->master ? HPI_ROUTE_DIRECT : HPI_ROUTE_CONVERT;
+    return p->layout.n_shards > 1 ? HPI_ROUTE_REDUCE_SCATTER : HPI_ROUTE_ALL_REDUCE;
+}
+
+struct unit_bytes {
+    uint64_t shard, cast, storage, grad, bucket[2], accumulator;
+};
+
+static void lay_out_gradient(hp_fsdp *fsdp, hpi_param *p, struct unit_bytes *end,
+                             hpi_plan_param *out) {
+    const uint64_t sum_bytes = hp_dtype_size(p->master);
+    const uint64_t full = p->layout.full_elements;
+    p->bucket = out->bucket = p->master == HP_FP64;
+    p->bucket_offset =
+        append(&end->bucket[p->bucket], p->layout.shard_elements * sum_bytes, SLICE_ALIGNMENT);
+    out->bucket_begin = p->bucket_offset;
+    out->bucket_end = p->bucket_offset + p->layout.shard_elements * sum_bytes;
+    out->accumulator_begin = append(&end->accumulator, full * sum_bytes, PARAM_ALIGNMENT);
+    out->accumulator_end = out->accumulator_begin + full * sum_bytes;
+    out->grad_dtype = (uint8_t)p->grad_dtype;
+    out->route = choose_route(fsdp, p);
+    p->is_direct = out->route == HPI_ROUTE_DIRECT;
+    if (p->is_direct)
+        return;
+    p->grad_offset = append(&end->grad, full * hp_dtype_size(p->grad_dtype), PARAM_ALIGNMENT);
+    out->grad_begin = p->grad_offset;
+    out->grad_end = p->grad_offset + full * hp_dtype_size(p->grad_dtype);
+}
+
+static void lay_out_param(hp_fsdp *fsdp, hpi_param *p, struct unit_bytes *end,
+                          hpi_plan_param *out) {
+    const uint64_t bytes = hp_dtype_size(p->data_dtype), full = p->layout.full_elements;
+    const uint64_t shard = p->layout.shard_elements;
+    p->shard_offset = append(&end->shard, shard * hp_dtype_size(p->master), PARAM_ALIGNMENT);
+    if (p->has_cast)
+        p->cast_offset = append(&end->cast, shard * bytes, PARAM_ALIGNMENT);
+    out->dtype = (uint8_t)p->data_dtype;
+    out->blocks = p->layout.outer;
+    out->is_gathered = fsdp->n_shards > 1 && p->layout.n_shards > 1;
+    if (out->is_gathered) {
+        p->storage_offset = append(&end->storage, full * bytes, PARAM_ALIGNMENT);
+        out->storage_begin = p->storage_offset;
+        out->storage_end = p->storage_offset + full * bytes;
+    }
+    if (!p->is_frozen)
+        lay_out_gradient(fsdp, p, end, out);
+}
+
+/* Where a parameter's shard is gathered from. */
+static hp_ref source_of(const hpi_param *p, const hpi_plan_unit *unit) {
+    const uint64_t bytes = p->layout.shard_elements * hp_dtype_size(p->data_dtype);
+    const uint64_t at = p->has_cast ? p->cast_offset : p->shard_offset;
+    return (hp_ref){p->has_cast ? unit->cast.buffer : unit->shard.buffer, 0, at, at + bytes};
+}
+
+static void lay_out_unit(struct cutter *cutter, hp_unit *unit, hpi_plan_param *params,
+                         hpi_plan_unit *out) {
+    hp_fsdp *fsdp = cutter->fsdp;
+    struct unit_bytes end = {0};
+    out->params = params;
+    for (int j = 0; j < unit->n_params; j++) {
+        hpi_param *p = &unit->params[j];
+        if (!hpi_param_is_owned(p) || !p->layout.n_elements)
+            continue;
+        params[out->n_params].param = (uint32_t)j;
+        lay_out_param(fsdp, p, &end, &params[out->n_params++]);
+        out->is_trainable |= p->bucket >= 0;
+    }
+    out->shard = cut(cutter, end.shard);
+    out->cast = cut(cutter, end.cast);
+    for (int b = 0; b < 2; b++)
+        out->bucket[b] = cut(cutter, hpi_align_up(end.bucket[b], SLICE_ALIGNMENT));
+    out->accumulator = reserve(cutter, end.accumulator);
+    out->storage_bytes = end.storage;
+    out->grad_bytes = end.grad;
+    out->is_resharded = hpi_unit_is_resharded(unit);
+    out->own_storage = out->is_resharded ? 0 : cut(cutter, end.storage).buffer;
+    const double parts =
+        unit->config.reduce == HP_AVG ? (double)fsdp->n_shards * fsdp->n_replicas : 1.0;
+    out->is_divided = parts != 1.0 || unit->config.factor != 1.0;
+    for (uint32_t j = 0; j < out->n_params; j++) /* the ids are known now */
+        params[j].source = source_of(&unit->params[params[j].param], out);
+}
+
+/* (1 + prefetch) gathered units and two units of gradients; fewer when there are fewer units. */
+static void cut_slots(struct cutter *cutter) {
+    hp_fsdp *fsdp = cutter->fsdp;
+    hpi_plan_config *plan = &fsdp->plan_config;
+    uint64_t storage_bytes = 0, grad_bytes = 0;
+    uint32_t n_pooled = 0, n_trainable = 0;
+    for (uint32_t i = 0; i < fsdp->n_units; i++) {
+        const hpi_plan_unit *unit = &fsdp->plan_units[i];
+        grad_bytes = hpi_max(grad_bytes, unit->grad_bytes);
+        n_trainable += unit->grad_bytes != 0;
+        if (unit->own_storage || !unit->storage_bytes)
+            continue;
+        storage_bytes = hpi_max(storage_bytes, unit->storage_bytes);
+        n_pooled++;
+    }
+    plan->n_storage_slots = (uint32_t)hpi_min(n_pooled, plan->prefetch + 1U);
+    plan->n_grad_slots = (uint32_t)hpi_min(n_trainable, N_GRAD_SLOTS);
+    for (uint32_t s = 0; s < plan->n_storage_slots; s++)
+        plan->storage_slots[s] = cut(cutter, storage_bytes).buffer;
+    for (uint32_t s = 0; s < plan->n_grad_slots; s++)
+        plan->grad_slots[s] = cut(cutter, grad_bytes).buffer;
+}
+
+static hp_status take_tables(hp_fsdp *fsdp, uint64_t **out_offsets) {
+    size_t n_params = 0;
+    for (uint32_t i = 0; i < fsdp->n_units; i++)
+        n_params += (size_t)fsdp->units[i]->n_params;
+    const size_t n_buffers = 1 + 6 * (size_t)fsdp->n_units + 2 * HPI_MAX_SLOTS;
+    fsdp->plan_units = hpi_alloc(fsdp->n_units, sizeof *fsdp->plan_units);
+    fsdp->plan_params = hpi_alloc(n_params, sizeof *fsdp->plan_params);
+    fsdp->unit_names = hpi_alloc(fsdp->n_units, sizeof *fsdp->unit_names);
+    fsdp->bindings.buffers = hpi_alloc(n_buffers, sizeof *fsdp->bindings.buffers);
+    fsdp->bindings.buffer_bytes = hpi_alloc(n_buffers, sizeof *fsdp->bindings.buffer_bytes);
+    fsdp->bindings.comms = hpi_alloc(HPI_N_COMMS, sizeof *fsdp->bindings.comms);
+    fsdp->bindings.comm_base = hpi_alloc(HPI_N_COMMS, sizeof *fsdp->bindings.comm_base);
+    *out_offsets = hpi_alloc(n_buffers, sizeof **out_offsets);
+    return fsdp->plan_units && fsdp->plan_params && fsdp->unit_names && fsdp->bindings.buffers &&
+                   fsdp->bindings.buffer_bytes && fsdp->bindings.comms &&
+                   fsdp->bindings.comm_base && *out_offsets
+               ? HP_OK
+               : HP_ERR_MEMORY;
+}
+
+static void count_bytes(hp_fsdp *fsdp) {
+    hp_fsdp_stats *stats = &fsdp->stats;
+    const hpi_plan_config *plan = &fsdp->plan_config;
+    const uint64_t *bytes = fsdp->bindings.buffer_bytes;
+    for (uint32_t i = 0; i < fsdp->n_units; i++) {
+        const hpi_plan_unit *unit = &fsdp->plan_units[i];
+        stats->shard_bytes += unit->shard.end + unit->cast.end;
+        stats->bucket_bytes += unit->bucket[0].end + unit->bucket[1].end;
+        stats->gather_bytes += unit->own_storage ? bytes[unit->own_storage] : 0;
+    }
+    for (uint32_t s = 0; s < plan->n_storage_slots; s++)
+        stats->gather_bytes += bytes[plan->storage_slots[s]];
+    for (uint32_t s = 0; s < plan->n_grad_slots; s++)
+        stats->grad_bytes += bytes[plan->grad_slots[s]];
+}
+
+static hp_status bind_memory(hp_fsdp *fsdp, const uint64_t *offsets, uint64_t total) {
+    void *base = NULL;
+    HP_TRY(hp_symm_alloc(fsdp->world, NULL, total ? total : 1, 4096, &fsdp->memory));
+    HP_TRY(hp_symm_pointer(fsdp->memory, hp_world_rank(fsdp->world), NULL, &base));
+    for (uint32_t id = 1; id < fsdp->bindings.n_buffers; id++)
+        if (offsets[id] != NOWHERE)
+            fsdp->bindings.buffers[id] = (unsigned char *)base + offsets[id];
+    return HP_OK;
+}
+
+hp_status hpi_fsdp_take_memory(hp_fsdp *fsdp) {
+    uint64_t *offsets = NULL;
+    hp_status status = take_tables(fsdp, &offsets);
+    if (!status) {
+        struct cutter cutter = {fsdp, offsets, 0};
+        hpi_plan_param *params = fsdp->plan_params;
+        fsdp->bindings.n_buffers = 1;
+        for (uint32_t i = 0; i < fsdp->n_units; i++) {
+            lay_out_unit(&cutter, fsdp->units[i], params, &fsdp->plan_units[i]);
+            params += fsdp->plan_units[i].n_params;
+            fsdp->unit_names[i] = fsdp->units[i]->name;
+        }
+        cut_slots(&cutter);
+        status = bind_memory(fsdp, offsets, cutter.total);
+        count_bytes(fsdp);
+    }
+    hpi_free(offsets);
+    return status;
+}
+
+hp_status hpi_unit_take_accumulator(hp_unit *unit) {
+    const hp_ref ref = unit->fsdp->plan_units[unit->index].accumulator;
+    if (!ref.buffer || unit->accumulator)
+        return HP_OK;
+    unit->accumulator = hpi_alloc_aligned(PARAM_ALIGNMENT, ref.end);
+    if (!unit->accumulator)
+        return HP_ERR_MEMORY;
+    unit->fsdp->bindings.buffers[ref.buffer] = unit->accumulator;
+    unit->fsdp->stats.grad_bytes += ref.end;
+    return HP_OK;
+}

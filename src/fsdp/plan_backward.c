@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan_backward.c - SPEC A3, per-parameter path: gradients from where backward writes them to the
+ * buckets.
+ *
+ * A unit's full gradients are written into a slot. Those of the last backward of a HP_SYNC pass are
+ * reduced, one unit behind the compute; all others are first added up in the unit's accumulator,
+ * which the reduced ones then take in (SPEC A8, A12). Source: SPEC A3; the seed's overlap document,
+ * section 5.
+ */
+#include "plan_inside.h"
+
+#include <assert.h>
+
+/* ---- slots ------------------------------------------------------------------------------- */
+
+/* The last forward of this unit whose backward has not begun: that begins now. Returns where in
+ * plan->uses it stands. */
+static uint32_t take_use(hpi_plan *plan, uint32_t unit) {
+    for (uint32_t i = plan->n_uses; i-- > 0;) {
+        hpi_use *use = &plan->uses[i];
+        if (use->unit != unit || use->is_backwarded)
+            continue;
+        use->is_backwarded = true;
+        return i;
+    }
+    return 0;
+}
+
+/* The next `prefetch` uses of the backward: those before this one in the forward, last first. */
+static hp_status prefetch_backward(hpi_plan *plan, uint32_t use) {
+    if (plan->config->schedule == HP_SERIAL)
+        return HP_OK;
+    uint32_t n_left = plan->config->prefetch;
+    for (uint32_t i = use; i-- > 0 && n_left;) {
+        if (plan->uses[i].is_backwarded)
+            continue;
+        HP_TRY(hpi_plan_unshard(plan, plan->uses[i].unit, false));
+        n_left--;
+    }
+    return HP_OK;
+}
+
+static void release_grad(hpi_plan *plan, uint32_t unit) {
+    hpi_unit_state *u = &plan->units[unit];
+    hpi_emit_release(plan, unit, u->grad, u->grad_drained);
+    plan->grad_owner[hpi_slot_of(plan->grad_owner, plan->config->n_grad_slots, unit)] = HPI_NOBODY;
+    u->grad = (hp_ref){0, 0, 0, 0};
+}
+
+/* The slot to use next: a free one, else the one whose reductions were issued longest ago (they
+ * have drained longest); HPI_NOBODY while every slot is being written. */
+static uint32_t find_grad_slot(const hpi_plan *plan) {
+    uint32_t best = HPI_NOBODY;
+    for (uint32_t s = 0; s < plan->config->n_grad_slots; s++) {
+        const uint32_t owner = plan->grad_owner[s];
+        if (owner == HPI_NOBODY)
+            return s;
+        if (plan->units[owner].is_computing)
+            continue;
+        if (best == HPI_NOBODY ||
+            plan->units[owner].reduced < plan->units[plan->grad_owner[best]].reduced)
+            best = s;
+    }
+    return best;
+}
+
+static bool has_grad_slot(const hpi_plan *plan, uint32_t unit) {
+    return !plan->config->units[unit].grad_bytes || find_grad_slot(plan) != HPI_NOBODY;
+}
+
+/* The caller has made sure that there is one. */
+static void take_grad(hpi_plan *plan, uint32_t unit) {
+    const hpi_plan_config *config = plan->config;
+    if (!config->units[unit].grad_bytes)
+        return;
+    const uint32_t slot = find_grad_slot(plan);
+    assert(slot != HPI_NOBODY);
+    if (plan->grad_owner[slot] != HPI_NOBODY)
+        release_grad(plan, plan->grad_owner[slot]);
+    plan->grad_owner[slot] = unit;
+    plan->units[unit].grad_drained = 0;
+    plan->units[unit].grad =
+        hpi_emit_allocate(plan, unit, config->grad_slots[slot], config->units[unit].grad_bytes);
+}
+
+static void emit_backward_begin(hpi_plan *plan, uint32_t unit) {
+    const hpi_plan_unit *description = &plan->config->units[unit];
+    hp_op *op = hpi_emit_compute(plan, HPI_OP_BACKWARD_BEGIN, unit);
+    op->writes[0] = plan->units[unit].grad;
+    for (uint32_t j = 0; j < description->n_params; j++)
+        if (description->params[j].route == HPI_ROUTE_DIRECT)
+            op->writes[1] = description->bucket[description->params[j].bucket];
+}
+
+hp_status hpi_plan_backward_begin(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst) {
+    hpi_burst_start(plan);
+    if (!has_grad_slot(plan, unit)) /* before anything has changed */
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected at most %u units in backward at once, given one more",
+                        plan->config->n_grad_slots);
+    HP_TRY(hpi_plan_unshard_now(plan, unit));
+    HP_TRY(prefetch_backward(plan, take_use(plan, unit)));
+    take_grad(plan, unit);
+    emit_backward_begin(plan, unit);
+    return hpi_burst_finish(plan, out_burst);
+}
+
+/* Where backward has written a parameter's gradient. */
+static hp_ref grad_of(const hpi_plan *plan, uint32_t unit, const hpi_plan_param *p) {
+    const hpi_plan_unit *description = &plan->config->units[unit];
+    if (p->route == HPI_ROUTE_DIRECT)
+        return hpi_ref_piece(description->bucket[p->bucket], p->bucket_begin, p->bucket_end);
+    return hpi_ref_piece(plan->units[unit].grad, p->grad_begin, p->grad_end);
+}
+
+static void about_grad(hp_op *op, const hpi_plan_param *p, hp_ref grad) {
+    op->param = p->param;
+    op->dtype = op->wire = p->grad_dtype;
+    op->reads[0] = grad;
+    op->bytes = grad.end - grad.begin;
+}
+
+/* Keep a unit's gradients for later: they are added to what its accumulator holds. */
+static void accumulate(hpi_plan *plan, uint32_t unit) {
+    const hpi_plan_unit *description = &plan->config->units[unit];
+    hpi_unit_state *u = &plan->units[unit];
+    for (uint32_t j = 0; j < description->n_params; j++) {
+        const hpi_plan_param *p = &description->params[j];
+        if (p->route == HPI_ROUTE_NONE)
+            continue;
+        hp_op *op = hpi_emit(plan, HPI_OP_ACCUMULATE, HP_STREAM_COMPUTE, unit);
+        about_grad(op, p, grad_of(plan, unit, p));
+        op->writes[0] =
+            hpi_ref_piece(description->accumulator, p->accumulator_begin, p->accumulator_end);
+        if (u->is_accumulated)
+            op->reads[1] = op->writes[0];
+    }
+    u->is_accumulated = true;
+    if (u->grad.buffer)
+        release_grad(plan, unit);
+}
+
+/* Add what was accumulated to a unit's gradients, if anything was; returns when they are complete.
+ */
+static hp_event fold(hpi_plan *plan, uint32_t unit, hp_event computed) {
+    const hpi_plan_unit *description = &plan->config->units[unit];
+    hpi_unit_state *u = &plan->units[unit];
+    if (!u->is_accumulated)
+        return computed;
+    for (uint32_t j = 0; j < description->n_params; j++) {
+        const hpi_plan_param *p = &description->params[j];
+        if (p->route == HPI_ROUTE_NONE)
+            continue;
+        hp_op *op = hpi_emit(plan, HPI_OP_FOLD, HP_STREAM_COMPUTE, unit);
+        about_grad(op, p, grad_of(plan, unit, p));
+        op->reads[1] =
+            hpi_ref_piece(description->accumulator, p->accumulator_begin, p->accumulator_end);
+        op->writes[0] = op->reads[0];
+        computed = hpi_done(op->id);
+    }
+    u->is_accumulated = false;
+    return computed;
+}
+
+/* One parameter's way into the bucket; returns the event at which its slice is complete. */
+static hp_event emit_route(hpi_plan *plan, uint32_t unit, const hpi_plan_param *p,
+                           hp_event computed) {
+    const hpi_plan_unit *description = &plan->config->units[unit];
+    hpi_unit_state *u = &plan->units[unit];
+    if (p->route == HPI_ROUTE_NONE || p->route == HPI_ROUTE_DIRECT)
+        return 0;
+    hp_op *op;
+    if (p->route == HPI_ROUTE_CONVERT) {
+        op = hpi_emit(plan, HPI_OP_CONVERT, HP_STREAM_COMPUTE, unit);
+    } else {
+        op = hpi_emit_collective(plan, p->route == HPI_ROUTE_REDUCE_SCATTER ? 1 : 2,
+                                 HP_STREAM_REDUCE, HPI_COMM_REDUCE, unit);
+        hpi_wait_for(op, computed);
+        u->grad_drained = hpi_drained(op->id);
+    }
+    about_grad(op, p, grad_of(plan, unit, p));
+    op->blocks = p->blocks;
+    op->writes[0] = hpi_ref_piece(description->bucket[p->bucket], p->bucket_begin, p->bucket_end);
+    return hpi_done(op->id);
+}
+
+/* Step 3 of A3: issue the reductions of a unit over its shard group. */
+static void issue_reduce(hpi_plan *plan, uint32_t unit, hp_event computed) {
+    const hpi_plan_unit *description = &plan->config->units[unit];
+    hpi_unit_state *u = &plan->units[unit];
+    u->reduced = computed;
+    for (uint32_t j = 0; j < description->n_params; j++) {
+        const hp_event event = emit_route(plan, unit, &description->params[j], computed);
+        if (event)
+            u->reduced = event; /* streams are in order: the last one is enough */
+    }
+}
+
+static void emit_divide(hpi_plan *plan, uint32_t unit) {
+    const hpi_plan_unit *description = &plan->config->units[unit];
+    for (int b = 0; b < 2; b++) {
+        if (!description->bucket[b].buffer || !description->is_divided)
+            continue;
+        hp_op *op = hpi_emit(plan, HPI_OP_DIVIDE, HP_STREAM_COMPUTE, unit);
+        op->dtype = op->wire = b ? HP_FP64 : HP_FP32;
+        op->reads[0] = op->writes[0] = description->bucket[b];
+        op->bytes = description->bucket[b].end;
+    }
+}
+
+/* Step 4 of A3: one all-reduce, in place, for a unit's whole bucket. */
+static void issue_replicate(hpi_plan *plan, uint32_t unit) {
+    const hpi_plan_unit *description = &plan->config->units[unit];
+    for (int b = 0; b < 2; b++) {
+        plan->units[unit].replicated[b] = 0;
+        if (!description->bucket[b].buffer)
+            continue;
+        hp_op *op = hpi_emit_collective(plan, 2, HP_STREAM_REPLICATE, HPI_COMM_REPLICATE, unit);
+        op->dtype = op->wire = b ? HP_FP64 : HP_FP32;
+        op->reads[0] = op->writes[0] = description->bucket[b];
+        op->bytes = description->bucket[b].end;
+        hpi_wait_for(op, plan->units[unit].reduced);
+        plan->units[unit].replicated[b] = hpi_done(op->id);
+    }
+    plan->replicating[plan->n_replicating++] = unit;
+}
+
+/* Steps 1 and 2 of A3 for the unit whose reduction is in flight; it is returned. */
+static uint32_t finish_reduce(hpi_plan *plan) {
+    const uint32_t unit = plan->reducing;
+    plan->reducing = HPI_NOBODY;
+    if (unit == HPI_NOBODY)
+        return HPI_NOBODY;
+    hpi_emit_wait(plan, unit, plan->units[unit].reduced);
+    if (plan->config->n_replicas == 1)
+        emit_divide(plan, unit);
+    return unit;
+}
+
+/* Also for drained: the bucket, which peers read, is rewritten by the division. */
+static void wait_replicate(hpi_plan *plan, uint32_t unit) {
+    for (int b = 0; b < 2; b++) {
+        const hp_event done = plan->units[unit].replicated[b];
+        if (!done)
+            continue;
+        hp_op *op = hpi_emit(plan, HPI_OP_WAIT, HP_STREAM_COMPUTE, unit);
+        hpi_wait_for(op, done);
+        hpi_wait_for(op, hpi_drained(hpi_event_op(done)));
+    }
+}
+
+static void replicate_after(hpi_plan *plan, uint32_t unit) {
+    if (unit == HPI_NOBODY || plan->config->n_replicas == 1)
+        return;
+    issue_replicate(plan, unit);
+    if (plan->config->schedule == HP_SERIAL)
+        wait_replicate(plan, unit);
+}
+
+/* Step 3 for this unit between steps 1, 2 and 4 for the one before it. */
+static void advance(hpi_plan *plan, uint32_t unit, hp_event computed) {
+    const uint32_t previous = finish_reduce(plan);
+    if (unit != HPI_NOBODY) {
+        issue_reduce(plan, unit, computed);
+        plan->reducing = unit;
+    }
+    replicate_after(plan, previous);
+    if (plan->config->schedule == HP_SERIAL)
+        replicate_after(plan, finish_reduce(plan));
+}
+
+/* A full gradient is there. The last one of a HP_SYNC pass is reduced, with what was accumulated;
+ * any other waits in the accumulator. */
+static void after_backward(hpi_plan *plan, uint32_t unit, bool is_last) {
+    const hpi_plan_unit *description = &plan->config->units[unit];
+    const hp_op *end = hpi_emit_compute(plan, HPI_OP_BACKWARD_END, unit);
+    hp_event computed = hpi_done(end->id);
+    hpi_unit_state *u = &plan->units[unit];
+    u->is_computing = false;
+    u->is_reduced = description->is_trainable && is_last && plan->pass == HP_SYNC;
+    if (is_last || description->is_resharded)
+        hpi_plan_reshard(plan, unit);
+    if (u->is_reduced)
+        computed = fold(plan, unit, computed);
+    else if (description->is_trainable)
+        accumulate(plan, unit);
+    advance(plan, u->is_reduced ? unit : HPI_NOBODY, computed);
+}
+
+hp_status hpi_plan_backward_end(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst) {
+    hpi_unit_state *u = &plan->units[unit];
+    hpi_burst_start(plan);
+    u->n_backwards++;
+    after_backward(plan, unit, u->n_backwards == u->n_forwards);
+    return hpi_burst_finish(plan, out_burst);
+}
+
+/* ---- the end of a pass ------------------------------------------------------------------- */
+
+/* Units that got no gradient, or fewer backwards than forwards, are reduced with zeros and what was
+ * accumulated, so that every rank issues the same collectives. */
+static void reduce_missing(hpi_plan *plan) {
+    for (uint32_t i = plan->config->n_units; i-- > 0;) {
+        if (!plan->config->units[i].is_trainable || plan->units[i].is_reduced)
+            continue;
+        hpi_plan_reshard(plan, i);
+        take_grad(plan, i); /* no unit is computing now, so there is a slot */
+        emit_backward_begin(plan, i);
+        after_backward(plan, i, true);
+    }
+}
+
+void hpi_plan_finish_gradients(hpi_plan *plan) {
+    reduce_missing(plan);
+    replicate_after(plan, finish_reduce(plan));
+    for (uint32_t k = 0; k < plan->n_replicating; k++) {
+        const uint32_t unit = plan->replicating[k];
+        wait_replicate(plan, unit);
+        emit_divide(plan, unit);
+    }
+    plan->n_replicating = 0;
+    for (uint32_t s = 0; s < plan->config->n_grad_slots; s++)
+        if (plan->grad_owner[s] != HPI_NOBODY)
+            release_grad(plan, plan->grad_owner[s]);
+}

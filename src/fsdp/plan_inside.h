@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fsdp/plan_inside.h - the state of a plan and how operations are appended, for plan*.c alone.
+ *
+ * plan.c starts and ends passes, plan_forward.c brings parameters and takes them back,
+ * plan_backward.c takes gradients to their buckets. Every function appends operations to plan->ops
+ * and changes the state; nothing else. Waiting is an operation too (HPI_OP_WAIT on the compute
+ * stream), so the list says all: what is issued, what is waited for, when memory begins and ends a
+ * life.
+ */
+#ifndef HPI_PLAN_INSIDE_H
+#define HPI_PLAN_INSIDE_H
+
+#include "../base/base.h"
+#include "plan.h"
+
+enum { HPI_NOBODY = UINT32_MAX };
+
+typedef enum hpi_residency { HPI_SHARDED = 0, HPI_PENDING, HPI_RESIDENT } hpi_residency;
+
+typedef struct hpi_unit_state {
+    hpi_residency residency;
+    bool is_computing;                /* between a begin and its end */
+    uint32_t n_forwards, n_backwards; /* in this pass */
+    bool is_reduced;                  /* in this pass: its reductions were issued */
+    bool is_accumulated;              /* gradients wait in its accumulator; outlives a pass */
+    hp_ref storage;                   /* while pending or resident */
+    hp_event gathered;                /* the last gather; 0: nothing to wait for */
+    hp_ref grad;                      /* while it holds a slot */
+    hp_event reduced;                 /* bucket complete on this rank's shard */
+    hp_event grad_drained;            /* no peer reads the gradients any more; 0: none ever did */
+    hp_event replicated[2];           /* bucket complete over the replicas */
+} hpi_unit_state;
+
+/* One forward of a unit in this pass, and whether its backward has begun. */
+typedef struct hpi_use {
+    uint32_t unit;
+    bool is_backwarded;
+} hpi_use;
+
+struct hpi_plan {
+    const hpi_plan_config *config;
+    hp_pass pass;
+    hpi_unit_state *units;
+    uint32_t *order, n_order; /* uses in forward order, learnt from the last pass with backward */
+    uint32_t next_use;        /* where in `order` this pass has come to */
+    hpi_use *uses;            /* of this pass */
+    uint32_t n_uses, n_max_uses;          /* room in `order` and `uses` */
+    uint32_t *replicating, n_replicating; /* units whose all-reduce is in flight, in issue order */
+    uint32_t reducing;                    /* unit whose reduce-scatter is in flight, or nobody */
+    uint32_t storage_owner[HPI_MAX_SLOTS], grad_owner[HPI_MAX_SLOTS];
+    uint32_t *lives;
+    uint32_t next_id, next_seq[HPI_N_COMMS];
+    hp_event last_drained[HPI_N_COMMS]; /* of the last collective on each communicator */
+    hp_op *ops;
+    uint64_t n_ops, ops_capacity;
+};
+
+/* plan.c: appending. */
+hp_op *hpi_emit(hpi_plan *plan, uint16_t kind, uint16_t stream, uint32_t unit);
+hp_op *hpi_emit_collective(hpi_plan *plan, uint16_t kind, uint16_t stream, uint32_t comm,
+                           uint32_t unit);
+/* A begin or an end of the unit's compute. */
+hp_op *hpi_emit_compute(hpi_plan *plan, uint16_t kind, uint32_t unit);
+void hpi_emit_wait(hpi_plan *plan, uint32_t unit, hp_event event);
+/* A new life of a buffer. */
+hp_ref hpi_emit_allocate(hpi_plan *plan, uint32_t unit, uint32_t buffer, uint64_t bytes);
+void hpi_emit_release(hpi_plan *plan, uint32_t unit, hp_ref ref, hp_event after);
+void hpi_wait_for(hp_op *op, hp_event event);
+
+static inline hp_ref hpi_ref_piece(hp_ref whole, uint64_t begin, uint64_t end) {
+    return (hp_ref){whole.buffer, whole.life, begin, end};
+}
+/* The slot that `owner` has, or HPI_NOBODY. */
+uint32_t hpi_slot_of(const uint32_t *owners, uint32_t n, uint32_t owner);
+
+void hpi_burst_start(hpi_plan *plan);
+hp_status hpi_burst_finish(const hpi_plan *plan, hpi_burst *out_burst);
+
+/* plan_forward.c */
+/* Issue the gathers of a unit unless it is resident or on the way. */
+hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed);
+/* The same, and wait for them; from here on the unit cannot be evicted. */
+hp_status hpi_plan_unshard_now(hpi_plan *plan, uint32_t unit);
+void hpi_plan_reshard(hpi_plan *plan, uint32_t unit);
+
+/* plan_backward.c: at the end of a HP_SYNC pass, every gradient to its bucket, divided. */
+void hpi_plan_finish_gradients(hpi_plan *plan);
+
+#endif
