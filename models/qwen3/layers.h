@@ -40,6 +40,8 @@ typedef struct qwen3_layer_grads {
  * laid out by layers.c in memory that the model takes (64-byte aligned). */
 size_t qwen3_saved_bytes(const qwen3_shape *s, size_t n_sequences, size_t seq);
 size_t qwen3_scratch_bytes(const qwen3_shape *s, size_t n_sequences, size_t seq);
+/* What embedding and head need of it. */
+size_t qwen3_ends_scratch_bytes(const qwen3_shape *s, size_t n);
 
 /* h in, h out. saved: written whole. Forward's sums do not depend on the other sequences. */
 HP_MUST_CHECK hp_status qwen3_layer_forward(const qwen3_shape *s, size_t n_sequences, size_t seq,
@@ -51,9 +53,9 @@ HP_MUST_CHECK hp_status qwen3_layer_backward(const qwen3_shape *s, size_t n_sequ
                                              const qwen3_layer_grads *g, const void *saved,
                                              float *dh, void *scratch);
 
-/* One more token at `position` of one sequence: h [hidden]; k_cache, v_cache:
- * [positions][n_kv_heads
- * * head_dim] in dtype, row `position` is written. */
+/* One more token at `position` of one sequence: h [hidden]; k_cache, v_cache: in dtype,
+ * [positions][n_kv_heads * head_dim], row `position` is written. scratch: as for one sequence of
+ * position + 1 tokens. */
 HP_MUST_CHECK hp_status qwen3_layer_one(const qwen3_shape *s, size_t position,
                                         const qwen3_layer_weights *w, float *h, void *k_cache,
                                         void *v_cache, void *scratch);
