@@ -12,6 +12,7 @@ declare -A owns=(
     [base]='status, errors, options, memory, clock'
     [trace]='spans per stream, Chrome trace files'
     [stream]='operations as data, events, executors'
+    [matmul]='matrix products: engines by name'
     [world]='ranks, groups, mesh, waiting, liveness, launcher'
     [symm]='symmetric heap, put, get, signal, wait'
     [coll]='collectives under the bit contract'
@@ -24,7 +25,7 @@ draw() {
         echo "$room [label=<<b>$room</b><br/><font point-size=\"10\">${owns[$room]}</font>>];"
         for other in $below; do echo "$room -> $other;"; done
     done
-    echo 'programs [label=<<b>programs, models, examples</b><br/><font point-size="10">public headers only</font>>, fillcolor="#fdf3e3", color="#b07d2b"]; programs -> fsdp; }'
+    echo 'programs [label=<<b>programs, models, examples</b><br/><font point-size="10">public headers only</font>>, fillcolor="#fdf3e3", color="#b07d2b"]; programs -> fsdp; programs -> matmul; }'
 }
 
 draw | tred 2>/dev/null | dot -Tsvg -o docs/images/rooms.svg
