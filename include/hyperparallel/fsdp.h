@@ -216,6 +216,39 @@ HP_MUST_CHECK hp_status hp_checkpoint_save(hp_fsdp *fsdp, hp_optimizer *optimize
 HP_MUST_CHECK hp_status hp_checkpoint_load(hp_fsdp *fsdp, hp_optimizer *optimizer,
                                            const char *directory, uint64_t *out_step);
 
+/* ---- weights of other programs (Hugging Face) ---- */
+
+/* Load the weights by their names from a safetensors file, or from a directory that holds
+ * model.safetensors, or model.safetensors.index.json with its files. Each rank reads its own
+ * intervals alone, through a small block. F32, BF16, F16 and F64 become the shard's dtype, other
+ * dtypes must be a frozen parameter's own. The name of an alias or of an ignored parameter may be
+ * there or not; all else must match: nothing changes unless everything was checked. The optimizer's
+ * state is left as it is, gradients are no more. A file that is cut, or a disk that fails, while
+ * weights are read leaves them half new: the fsdp has failed then. Collective. Errors: FILE, FORMAT
+ * naming file and tensor (missing, unexpected, of another shape, of a dtype that has no meaning,
+ * truncated, overlapping). */
+HP_MUST_CHECK hp_status hp_weights_load(hp_fsdp *fsdp, const char *path);
+
+typedef struct hp_weights_config {
+    size_t size;             /* sizeof(hp_weights_config) */
+    hp_dtype dtype;          /* of floating tensors in the file: fp32, bf16 or fp16, rounded once */
+    uint64_t max_file_bytes; /* of tensors in one file; more make several, with an index */
+    /* Files that belong beside them (config.json), written in the same stroke: name, whole text. */
+    const char *const *file_names, *const *file_texts;
+    int n_files;
+} hp_weights_config;
+#define HP_WEIGHTS_CONFIG_INIT                                                                     \
+    { sizeof(hp_weights_config), HP_FP32, UINT64_C(5000000000), 0, 0, 0 }
+
+/* Write the whole weights as `directory`: model.safetensors, or several files and
+ * model.safetensors.index.json. config NULL: defaults. Each rank of one replica writes its own
+ * intervals; no rank holds more than a piece. An alias is not written. The directory is written
+ * beside and exchanged for the one that was there, whose other files (a tokenizer's) are kept: a
+ * kill at any moment leaves the old or the new. A directory that holds directories is refused.
+ * Collective. Errors: FILE on every rank, naming the rank and path. */
+HP_MUST_CHECK hp_status hp_weights_save(hp_fsdp *fsdp, const char *directory,
+                                        const hp_weights_config *config);
+
 /* ---- looking inside ---- */
 
 typedef struct hp_fsdp_stats {

@@ -80,6 +80,11 @@ hp_status hpi_file_create(const char *path, const struct iovec *parts, uint64_t 
     return hpi_file_reserve(path, parts, n_parts, 0);
 }
 
+hp_status hpi_file_open_to_write(const char *path, int *out_fd) {
+    *out_fd = open(path, O_WRONLY | O_CLOEXEC);
+    return *out_fd >= 0 ? HP_OK : FAIL_SYSTEM(path, "open");
+}
+
 hp_status hpi_file_write(int fd, const char *path, uint64_t offset, const void *data,
                          uint64_t n_bytes) {
     return write_all(fd, offset, data, n_bytes) ? HP_OK : FAIL_SYSTEM(path, "write");

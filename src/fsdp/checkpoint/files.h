@@ -22,6 +22,7 @@ hp_status hpi_file_reserve(const char *path, const struct iovec *parts, uint64_t
 /* Exactly [offset, offset + n_bytes) of a file that is open for writing. */
 hp_status hpi_file_write(int fd, const char *path, uint64_t offset, const void *data,
                          uint64_t n_bytes);
+hp_status hpi_file_open_to_write(const char *path, int *out_fd);
 /* Sync and close it; closes it in any case. */
 hp_status hpi_file_finish(int fd, const char *path);
 /* Open a regular file for reading (a fifo or a directory is refused, not waited for). */
