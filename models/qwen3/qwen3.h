@@ -2,11 +2,12 @@
  *
  * qwen3.h - the Qwen3 language model, trained through the C API.
  *
- *     h = table[token]                                           unit "embed" (with the norm and
- * the h += attention(norm(h)); h += swiglu(norm(h))               head when the two are tied: used
- *     loss = -log softmax(norm(h) head^T)[target]                 twice in a pass)
+ *     h = table[token]                                    unit "embed"
+ *     h += attention(norm(h)); h += swiglu(norm(h))       units "layer0" ...
+ *     loss = -log softmax(norm(h) head^T)[target]         unit "head"; when tied: "embed" again
  *
- * Units: "embed", "layer0" ..., and "head" when untied. Parameters have Hugging Face's names and
+ * Tied, the unit "embed" holds table, last norm and, as another name of the table, lm_head.weight;
+ * it is used twice in a pass. Parameters have Hugging Face's names and
  * shapes (model.layers.0.self_attn.q_proj.weight is [out][in]), so hp_weights_load and _save speak
  * its format. Sums run in fp32; matrix products take their operands in the fsdp's param_dtype (fp32
  * or bf16); the residual stream, the norms, the softmax and the loss are fp32. All memory is taken
@@ -40,8 +41,9 @@ typedef struct qwen3_options {
     { sizeof(qwen3_options), 8, 64, 0, 1, HP_FP32, 0, 0 }
 
 /* Take the activations' memory and declare the units, before hp_fsdp_commit; both must live until
- * the fsdp is destroyed. First weights: normal(0, initializer_range), norms 1, as Transformers.
- * Owns: the caller. Errors: ARGUMENT, MEMORY (saying how much), and those of hp_unit_create. */
+ * the fsdp is destroyed. First weights: normal(0, initializer_range), norms 1, as Transformers; the
+ * same bits in every mesh. Owns: the caller. Errors: ARGUMENT, MEMORY (saying how much), and those
+ * of hp_unit_create; after one the fsdp may hold some of the units and can only be destroyed. */
 HP_MUST_CHECK hp_status qwen3_create(hp_fsdp *fsdp, const qwen3_config *config,
                                      const qwen3_options *options, qwen3 **out_model);
 /* Takes NULL. */
@@ -49,8 +51,8 @@ void qwen3_destroy(qwen3 *model);
 
 /* What one rank computes on in a pass. */
 typedef struct qwen3_batch {
-    const int32_t *tokens;  /* [n_sequences][seq]; must stay until the backward */
-    const int32_t *targets; /* [n_sequences][seq]: the token to predict; below 0: none */
+    const int32_t *tokens;  /* [n_sequences][seq]; must stay until the backward, as targets */
+    const int32_t *targets; /* as tokens: the one to predict, below 0: none; NULL: logits alone */
     int n_sequences, seq;   /* 0 to options.batch, 1 to options.seq */
 } qwen3_batch;
 
@@ -61,7 +63,8 @@ HP_MUST_CHECK hp_status qwen3_forward(qwen3 *model, const qwen3_batch *batch, do
                                       int64_t *out_n_targets);
 
 /* Backward through all units, once after a forward: the gradient of `weight` times the mean over
- * this rank's targets (weight 1/K where K passes are accumulated). Collective. */
+ * this rank's targets (weight 1/K where K passes are accumulated); zeros where there are none.
+ * Errors: STATE without a forward with targets. Collective. */
 HP_MUST_CHECK hp_status qwen3_backward(qwen3 *model, double weight);
 
 /* Logits of the last forward, [n_sequences * seq][vocab_size], valid until the next call; NULL once
@@ -69,9 +72,10 @@ HP_MUST_CHECK hp_status qwen3_backward(qwen3 *model, double weight);
 const float *qwen3_logits(const qwen3 *model);
 
 /* Continue a prompt: every rank computes the same tokens. A pass of its own. top_k 0: all;
- * temperature 0: the likeliest. Positions end at options.seq: after that the text so far is cut in
- * half and read again. out_tokens: [n_tokens]. Errors: STATE without options.generate. Collective.
- */
+ * temperature 0: the likeliest. Positions end at options.seq: when they are used up, the last seq /
+ * 2 tokens of the text so far are read again as the new beginning (also of a longer prompt).
+ * out_tokens: [n_tokens]. Errors: STATE without options.generate, or when logits are not finite;
+ * ARGUMENT. Collective. */
 typedef struct qwen3_sampling {
     double temperature;
     int top_k;
