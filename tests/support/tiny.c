@@ -22,9 +22,10 @@ struct tiny {
     hp_unit *units[TINY_MAX_UNITS];
     hp_param params[TINY_MAX_UNITS][N_PARAMS];
     char names[TINY_MAX_UNITS][N_PARAMS + 1][24];
-    int n_params, batch, first_sample;
-    float h[TINY_MAX_UNITS + 1][TINY_MAX_BATCH][TINY_MAX_WIDTH];
-    float z[TINY_MAX_UNITS][TINY_MAX_BATCH][TINY_MAX_WIDTH]; /* before relu */
+    hp_dtype data[TINY_MAX_UNITS][N_PARAMS], grad[TINY_MAX_UNITS][N_PARAMS];
+    int n_params, n_layers, batch;
+    float h[TINY_MAX_UNITS + 2][TINY_MAX_BATCH][TINY_MAX_WIDTH];
+    float z[TINY_MAX_UNITS + 1][TINY_MAX_BATCH][TINY_MAX_WIDTH]; /* before relu */
     float dh[TINY_MAX_BATCH][TINY_MAX_WIDTH];
 };
 
@@ -79,12 +80,20 @@ static void describe_unit(tiny *t, int l) {
         t->params[l][PARAM_W].shard_dim = 1;
 }
 
+/* What the precision policy makes of the declared dtypes. */
+static hp_status ask_dtypes(tiny *t, int l) {
+    for (int j = 0; j < t->n_params; j++)
+        HP_TRY(hp_param_dtypes(t->units[l], j, &t->data[l][j], &t->grad[l][j]));
+    return HP_OK;
+}
+
 static hp_status make_units(tiny *t) {
     for (int l = 0; l < t->c.n_units; l++) {
         describe_unit(t, l);
         snprintf(t->names[l][N_PARAMS], sizeof t->names[l][N_PARAMS], "unit%d", l);
         HP_TRY(hp_unit_create(t->fsdp, t->names[l][N_PARAMS], t->params[l], t->n_params, NULL,
                               &t->units[l]));
+        HP_TRY(ask_dtypes(t, l));
     }
     return hp_fsdp_commit(t->fsdp);
 }
@@ -106,8 +115,8 @@ hp_status tiny_create(hp_world *world, const tiny_config *config, tiny **out_tin
     t->c = *config;
     t->world = world;
     t->n_params = config->is_mixed ? N_PARAMS : 2;
-    t->batch = config->global_batch / hp_world_size(world);
-    t->first_sample = hp_world_rank(world) * t->batch;
+    t->n_layers = config->n_units + (config->is_tied != 0);
+    t->batch = config->global_batch / (hp_world_size(world) * config->n_passes);
     *out_tiny = t;
     return build(t);
 }
@@ -135,26 +144,30 @@ static float load(const void *data, hp_dtype dtype, int k) {
                             : ((const float *)data)[k];
 }
 
-static float scale_of(const tiny *t, int l, int i) {
+/* A layer runs through a unit; a tied model's last one through the first again. */
+static int unit_of(const tiny *t, int l) {
+    return l % t->c.n_units;
+}
+
+static float scale_of(const tiny *t, int u, int i) {
     if (t->n_params < N_PARAMS)
         return 0.5F;
-    const double *gain = hp_param_data(t->units[l], PARAM_GAIN);
-    const float *mask = hp_param_data(t->units[l], PARAM_MASK);
-    return (float)*gain * mask[i];
+    const double *gain = hp_param_data(t->units[u], PARAM_GAIN);
+    const void *mask = hp_param_data(t->units[u], PARAM_MASK);
+    return (float)*gain * load(mask, t->data[u][PARAM_MASK], i);
 }
 
 static void layer_forward(tiny *t, int l) {
-    const int n = t->c.width;
-    const hp_dtype dtype = t->params[l][PARAM_W].dtype;
-    const void *w = hp_param_data(t->units[l], PARAM_W);
-    const float *b = hp_param_data(t->units[l], PARAM_B);
+    const int n = t->c.width, u = unit_of(t, l);
+    const void *w = hp_param_data(t->units[u], PARAM_W);
+    const void *b = hp_param_data(t->units[u], PARAM_B);
     for (int s = 0; s < t->batch; s++)
         for (int i = 0; i < n; i++) {
-            float z = b[i];
+            float z = load(b, t->data[u][PARAM_B], i);
             for (int j = 0; j < n; j++)
-                z += load(w, dtype, i * n + j) * t->h[l][s][j];
+                z += load(w, t->data[u][PARAM_W], i * n + j) * t->h[l][s][j];
             t->z[l][s][i] = z;
-            t->h[l + 1][s][i] = t->h[l][s][i] + (z > 0 ? z : 0) * scale_of(t, l, i);
+            t->h[l + 1][s][i] = t->h[l][s][i] + (z > 0 ? z : 0) * scale_of(t, u, i);
         }
     if (t->c.compute_ns)
         hpi_sleep_ns(t->c.compute_ns);
@@ -162,40 +175,42 @@ static void layer_forward(tiny *t, int l) {
 
 /* The gradient of the loss with respect to z, for one element. */
 static float dz_of(const tiny *t, int l, int s, int i) {
-    return t->z[l][s][i] > 0 ? t->dh[s][i] * scale_of(t, l, i) : 0;
+    return t->z[l][s][i] > 0 ? t->dh[s][i] * scale_of(t, unit_of(t, l), i) : 0;
 }
 
 static void weight_gradients(tiny *t, int l) {
-    const int n = t->c.width;
-    const hp_dtype dtype = t->params[l][PARAM_W].dtype;
-    void *dw = hp_param_grad(t->units[l], PARAM_W);
-    float *db = hp_param_grad(t->units[l], PARAM_B);
+    const int n = t->c.width, u = unit_of(t, l);
+    void *dw = hp_param_grad(t->units[u], PARAM_W);
+    void *db = hp_param_grad(t->units[u], PARAM_B);
     for (int i = 0; i < n; i++) {
-        db[i] = 0;
+        float bias = 0;
         for (int s = 0; s < t->batch; s++)
-            db[i] += dz_of(t, l, s, i);
+            bias += dz_of(t, l, s, i);
+        store(db, t->grad[u][PARAM_B], (uint64_t)i, bias);
         for (int j = 0; j < n; j++) {
             float sum = 0;
             for (int s = 0; s < t->batch; s++)
                 sum += dz_of(t, l, s, i) * t->h[l][s][j];
-            store(dw, dtype, (uint64_t)(i * n + j), sum);
+            store(dw, t->grad[u][PARAM_W], (uint64_t)(i * n + j), sum);
         }
     }
 }
 
 static void gain_gradient(tiny *t, int l) {
-    const float *mask = hp_param_data(t->units[l], PARAM_MASK);
-    double *dgain = hp_param_grad(t->units[l], PARAM_GAIN);
+    const int u = unit_of(t, l);
+    const void *mask = hp_param_data(t->units[u], PARAM_MASK);
+    double *dgain = hp_param_grad(t->units[u], PARAM_GAIN);
     *dgain = 0;
     for (int s = 0; s < t->batch; s++)
         for (int i = 0; i < t->c.width; i++)
-            *dgain += t->z[l][s][i] > 0 ? (double)t->dh[s][i] * mask[i] * t->z[l][s][i] : 0;
+            *dgain += t->z[l][s][i] > 0 ? (double)t->dh[s][i] *
+                                              load(mask, t->data[u][PARAM_MASK], i) * t->z[l][s][i]
+                                        : 0;
 }
 
 static void layer_backward(tiny *t, int l) {
-    const int n = t->c.width;
-    const hp_dtype dtype = t->params[l][PARAM_W].dtype;
-    const void *w = hp_param_data(t->units[l], PARAM_W);
+    const int n = t->c.width, u = unit_of(t, l);
+    const void *w = hp_param_data(t->units[u], PARAM_W);
     weight_gradients(t, l);
     if (t->n_params == N_PARAMS)
         gain_gradient(t, l);
@@ -204,7 +219,7 @@ static void layer_backward(tiny *t, int l) {
         for (int j = 0; j < n; j++) {
             dx[j] = t->dh[s][j];
             for (int i = 0; i < n; i++)
-                dx[j] += dz_of(t, l, s, i) * load(w, dtype, i * n + j);
+                dx[j] += dz_of(t, l, s, i) * load(w, t->data[u][PARAM_W], i * n + j);
         }
         memcpy(t->dh[s], dx, (size_t)n * sizeof *dx);
     }
@@ -212,59 +227,71 @@ static void layer_backward(tiny *t, int l) {
         hpi_sleep_ns(t->c.compute_ns);
 }
 
-static void set_input(tiny *t, int step) {
+/* Sample index = step * global batch + (pass * ranks + rank) * batch + s (SPEC A9). */
+static void set_input(tiny *t, int step, int pass) {
+    const int first = step * t->c.global_batch +
+                      (pass * hp_world_size(t->world) + hp_world_rank(t->world)) * t->batch;
     for (int s = 0; s < t->batch; s++)
         for (int i = 0; i < t->c.width; i++)
-            t->h[0][s][i] = value_at(
-                11,
-                (uint64_t)((step * t->c.global_batch + t->first_sample + s) * TINY_MAX_WIDTH + i),
-                1.0F);
+            t->h[0][s][i] = value_at(11, (uint64_t)((first + s) * TINY_MAX_WIDTH + i), 1.0F);
 }
 
-/* Mean over the global batch of the mean of h^2, summed by the tree. */
+/* Mean over the samples of a pass of the mean of h^2, summed by the tree; its share of the step's
+ * gradient. */
 static hp_status loss_of(tiny *t, double *out_loss) {
     double local = 0;
     const int n = t->c.width;
     const float *last;
     for (int s = 0; s < t->batch; s++) {
-        last = t->h[t->c.n_units][s];
+        last = t->h[t->n_layers][s];
         for (int i = 0; i < n; i++) {
             local += (double)last[i] * last[i];
-            t->dh[s][i] = 2.0F * last[i] / (float)(n * t->batch);
+            t->dh[s][i] = 2.0F * last[i] / (float)(n * t->batch * t->c.n_passes);
         }
     }
     HP_TRY(hp_all_reduce(hp_world_group(t->world), &local, out_loss, 1, HP_FP64, HP_SUM));
-    *out_loss /= (double)t->c.global_batch * n;
+    *out_loss /= (double)(t->batch * hp_world_size(t->world)) * n;
     return HP_OK;
 }
 
-static hp_status forward(tiny *t, int step) {
-    set_input(t, step);
-    for (int l = 0; l < t->c.n_units; l++) {
-        HP_TRY(hp_forward_begin(t->units[l]));
+static hp_status forward(tiny *t, int step, int pass) {
+    set_input(t, step, pass);
+    for (int l = 0; l < t->n_layers; l++) {
+        HP_TRY(hp_forward_begin(t->units[unit_of(t, l)]));
         layer_forward(t, l);
-        HP_TRY(hp_forward_end(t->units[l]));
+        HP_TRY(hp_forward_end(t->units[unit_of(t, l)]));
     }
     return HP_OK;
 }
 
 hp_status tiny_evaluate(tiny *t, int step, double *out_loss) {
     HP_TRY(hp_fsdp_begin(t->fsdp, HP_EVALUATE));
-    HP_TRY(forward(t, step));
+    HP_TRY(forward(t, step, 0));
     HP_TRY(loss_of(t, out_loss));
     return hp_fsdp_end(t->fsdp);
 }
 
-hp_status tiny_step(tiny *t, int step, double *out_loss) {
-    HP_TRY(hp_fsdp_begin(t->fsdp, HP_SYNC));
-    HP_TRY(forward(t, step));
+hp_status tiny_pass(tiny *t, int step, int pass, double *out_loss) {
+    HP_TRY(hp_fsdp_begin(t->fsdp, pass + 1 < t->c.n_passes ? HP_NO_SYNC : HP_SYNC));
+    HP_TRY(forward(t, step, pass));
     HP_TRY(loss_of(t, out_loss));
-    for (int l = t->c.n_units; l-- > 0;) {
-        HP_TRY(hp_backward_begin(t->units[l]));
+    for (int l = t->n_layers; l-- > 0;) {
+        HP_TRY(hp_backward_begin(t->units[unit_of(t, l)]));
         layer_backward(t, l);
-        HP_TRY(hp_backward_end(t->units[l]));
+        HP_TRY(hp_backward_end(t->units[unit_of(t, l)]));
     }
     return hp_fsdp_end(t->fsdp);
+}
+
+hp_status tiny_step(tiny *t, int step, double *out_loss) {
+    double sum = 0;
+    for (int pass = 0; pass < t->c.n_passes; pass++) {
+        double loss;
+        HP_TRY(tiny_pass(t, step, pass, &loss));
+        sum += loss;
+    }
+    *out_loss = sum / t->c.n_passes;
+    return HP_OK;
 }
 
 /* ---- digests ----------------------------------------------------------------------------- */

@@ -4,7 +4,8 @@
  *
  * h[i] += relu(sum_j w[i][j] h[j] + b[i]) * scale, scale 0.5 or gain * mask[i]; the loss is the
  * mean of h^2 over a batch that depends on (step, sample). All arithmetic is fp32 in a fixed order,
- * so a loss depends on nothing but weights and samples.
+ * so a loss depends on nothing but weights and samples. A tied model runs through its first unit
+ * once more at the end. A step is one pass, or several of which all but the last are HP_NO_SYNC.
  */
 #ifndef TESTS_TINY_H
 #define TESTS_TINY_H
@@ -24,9 +25,11 @@ typedef struct tiny_config {
     uint64_t compute_ns; /* each forward and each backward of a unit sleeps so long */
     hp_dtype dtype;      /* of the weights */
     int is_mixed;        /* 1: every second weight in bf16, one frozen parameter, one replicated */
+    int is_tied;         /* 1: the first unit is also the last layer */
+    int n_passes;        /* of a step; they share the global batch */
 } tiny_config;
 #define TINY_CONFIG_INIT                                                                           \
-    { 4, 10, 8, 20, HP_FSDP_CONFIG_INIT, 1, 1, "adamw", 1e-2, 0.0, 0, HP_FP32, 0 }
+    { 4, 10, 8, 20, HP_FSDP_CONFIG_INIT, 1, 1, "adamw", 1e-2, 0.0, 0, HP_FP32, 0, 0, 1 }
 
 typedef struct tiny tiny;
 
@@ -41,6 +44,8 @@ typedef struct tiny_result {
 
 hp_status tiny_create(hp_world *world, const tiny_config *config, tiny **out_tiny);
 hp_status tiny_step(tiny *t, int step, double *out_loss);
+/* One pass of a step, its number `pass`; the loss over its samples. */
+hp_status tiny_pass(tiny *t, int step, int pass, double *out_loss);
 hp_status tiny_evaluate(tiny *t, int step, double *out_loss);
 /* Digest of all weights (values as bytes, padding left out), gathered from the shards. */
 hp_status tiny_digest(tiny *t, int of_gradients, uint64_t *out_digest);

@@ -110,11 +110,69 @@ static void test_executors_and_prefetch(void **state) {
     expect_same_bits(&first, &serial);
 }
 
+/* ---- precision, accumulation, a unit used twice ---------------------------------------------- */
+
+struct setting {
+    int param_dtype, reduce_dtype;
+    int is_mixed, is_tied, n_passes;
+};
+
+/* Variant v of a setting: every mesh with every prefetch, executors and resharding by turns. */
+static struct job make_variant(const struct setting *s, int v) {
+    static const int meshes[][2] = {{1, 8}, {2, 4}, {4, 2}, {8, 1}};
+    const int mesh = v % 4, prefetch = v / 4;
+    struct job job = {.config = TINY_CONFIG_INIT};
+    tiny_config *c = &job.config;
+    c->n_replicas = meshes[mesh][0];
+    c->n_shards = meshes[mesh][1];
+    c->n_steps = 8;
+    c->global_batch = 48;
+    c->width = s->is_mixed ? 16 : 10;
+    c->is_mixed = s->is_mixed;
+    c->is_tied = s->is_tied;
+    c->n_passes = s->n_passes;
+    c->fsdp.param_dtype = s->param_dtype;
+    c->fsdp.reduce_dtype = s->reduce_dtype;
+    c->fsdp.prefetch = prefetch;
+    c->fsdp.executor = (hp_executor_type)((mesh + prefetch) % 2);
+    c->fsdp.reshard_after_forward = (mesh / 2 + prefetch) % 2;
+    return job;
+}
+
+static void check_setting(const struct setting *s, struct job *out_first) {
+    for (int v = 0; v < 12; v++) {
+        struct job job = make_variant(s, v);
+        train(&job);
+        assert_true(job.result.losses[job.config.n_steps - 1] < job.result.losses[0]);
+        if (v == 0)
+            *out_first = job;
+        expect_same_bits(out_first, &job);
+    }
+}
+
+static void test_precision_and_passes(void **state) {
+    (void)state;
+    enum { OWN = HP_OWN_DTYPE, N = 10 };
+    static const struct setting settings[N] = {
+        {HP_BF16, HP_FP32, 0, 0, 1}, {HP_BF16, HP_FP32, 1, 1, 2}, {HP_FP32, HP_BF16, 1, 0, 1},
+        {HP_FP32, HP_BF16, 0, 1, 3}, {HP_BF16, HP_BF16, 1, 0, 3}, {HP_BF16, OWN, 0, 1, 1},
+        {OWN, OWN, 1, 0, 2},         {OWN, OWN, 0, 1, 3},         {OWN, HP_FP32, 1, 1, 1},
+        {HP_FP32, OWN, 1, 1, 2},
+    };
+    struct job jobs[N];
+    for (int i = 0; i < N; i++) {
+        check_setting(&settings[i], &jobs[i]);
+        for (int k = 0; k < i; k++) /* and each setting is another computation */
+            assert_int_not_equal(jobs[i].result.gradients, jobs[k].result.gradients);
+    }
+}
+
 /* Delays before any operation of any rank change nothing. */
 static void test_random_delays(void **state) {
     (void)state;
     struct job calm = {.config = TINY_CONFIG_INIT};
-    calm.config.n_replicas = calm.config.n_shards = 2;
+    calm.config.n_replicas = calm.config.n_shards = calm.config.n_passes = 2;
+    calm.config.is_tied = 1;
     train(&calm);
     for (int seed = 1; seed <= 3; seed++) {
         char rule[64];
@@ -145,9 +203,10 @@ static void test_other_rank_counts_agree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_meshes_adamw),  cmocka_unit_test(test_meshes_sgd_clipped),
-        cmocka_unit_test(test_meshes_mixed),  cmocka_unit_test(test_executors_and_prefetch),
-        cmocka_unit_test(test_random_delays), cmocka_unit_test(test_other_rank_counts_agree),
+        cmocka_unit_test(test_meshes_adamw),         cmocka_unit_test(test_meshes_sgd_clipped),
+        cmocka_unit_test(test_meshes_mixed),         cmocka_unit_test(test_executors_and_prefetch),
+        cmocka_unit_test(test_random_delays),        cmocka_unit_test(test_other_rank_counts_agree),
+        cmocka_unit_test(test_precision_and_passes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

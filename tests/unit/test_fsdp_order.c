@@ -22,40 +22,57 @@ enum { N_STEPS = 6 };
 
 /* ---- recorded lists ---------------------------------------------------------------------- */
 
+/* The list of a pass, in the step before. */
+struct kept {
+    hp_op *ops;
+    uint64_t n;
+};
+
+static void compare_and_keep(tiny *t, struct kept *kept, bool is_settled) {
+    const hp_op *ops;
+    const hp_kind *kinds;
+    uint64_t n;
+    uint32_t n_kinds;
+    RANK_OK(hp_fsdp_recorded(tiny_fsdp(t), &ops, &n, &kinds, &n_kinds));
+    RANK_CHECK(n > 50);
+    if (is_settled)
+        RANK_CHECK(n == kept->n && memcmp(kept->ops, ops, n * sizeof *ops) == 0);
+    free(kept->ops);
+    kept->ops = malloc(n * sizeof *ops);
+    RANK_CHECK(kept->ops != NULL);
+    memcpy(kept->ops, ops, n * sizeof *ops);
+    kept->n = n;
+}
+
 static void same_from_step_three(hp_world *world, void *argument) {
-    (void)argument;
     tiny *t = NULL;
-    tiny_config config = TINY_CONFIG_INIT;
-    config.n_replicas = config.n_shards = 2;
-    config.fsdp.record = 1;
+    tiny_config config = *(const tiny_config *)argument;
+    struct kept kept[3] = {{NULL, 0}};
+    RANK_CHECK(config.n_passes <= 3);
     RANK_OK(tiny_create(world, &config, &t));
-    hp_op *kept = NULL;
-    uint64_t n_kept = 0;
-    for (int step = 0; step < N_STEPS; step++) {
-        double loss;
-        const hp_op *ops;
-        const hp_kind *kinds;
-        uint64_t n;
-        uint32_t n_kinds;
-        RANK_OK(tiny_step(t, step, &loss));
-        RANK_OK(hp_optimizer_step(tiny_optimizer(t), 1e-2));
-        RANK_OK(hp_fsdp_recorded(tiny_fsdp(t), &ops, &n, &kinds, &n_kinds));
-        RANK_CHECK(n > 60);
-        if (step >= 2 && kept)
-            RANK_CHECK(n == n_kept && memcmp(kept, ops, n * sizeof *ops) == 0);
-        free(kept);
-        kept = malloc(n * sizeof *kept);
-        RANK_CHECK(kept != NULL);
-        memcpy(kept, ops, n * sizeof *ops);
-        n_kept = n;
-    }
-    free(kept);
+    for (int step = 0; step < N_STEPS; step++)
+        for (int pass = 0; pass < config.n_passes; pass++) {
+            double loss;
+            RANK_OK(tiny_pass(t, step, pass, &loss));
+            if (pass + 1 == config.n_passes)
+                RANK_OK(hp_optimizer_step(tiny_optimizer(t), 1e-2));
+            compare_and_keep(t, &kept[pass], step >= 2);
+        }
+    for (int pass = 0; pass < config.n_passes; pass++)
+        free(kept[pass].ops);
     tiny_destroy(t);
 }
 
 static void test_same_bytes_from_step_three(void **state) {
     (void)state;
-    ranks_run(4, RANKS_THREADS, same_from_step_three, NULL);
+    tiny_config config = TINY_CONFIG_INIT;
+    config.n_replicas = config.n_shards = 2;
+    config.global_batch = 24;
+    config.fsdp.record = 1;
+    ranks_run(4, RANKS_THREADS, same_from_step_three, &config);
+    config.n_passes = 3;
+    config.is_tied = 1;
+    ranks_run(4, RANKS_THREADS, same_from_step_three, &config);
 }
 
 /* ---- the trace shows the list ------------------------------------------------------------ */
@@ -142,11 +159,12 @@ static void train_body(hp_world *world, void *argument) {
         job->result = result;
 }
 
-static void test_replay_gives_the_same_bits(void **state) {
-    (void)state;
+static void check_replay(int is_tied, int n_passes) {
     struct replay_job planned = {.config = TINY_CONFIG_INIT};
     planned.config.n_replicas = planned.config.n_shards = 2;
     planned.config.is_mixed = 1;
+    planned.config.is_tied = is_tied;
+    planned.config.n_passes = n_passes;
     planned.config.fsdp.record = 1;
     struct replay_job replayed = planned;
     replayed.config.fsdp.replay_after = 3;
@@ -156,6 +174,38 @@ static void test_replay_gives_the_same_bits(void **state) {
                         sizeof planned.result.losses);
     assert_int_equal(planned.result.gradients, replayed.result.gradients);
     assert_int_equal(planned.result.weights, replayed.result.weights);
+}
+
+static void test_replay_gives_the_same_bits(void **state) {
+    (void)state;
+    check_replay(0, 1);
+    check_replay(1, 1);
+    check_replay(1, 2);
+}
+
+/* A step to which other passes have left their gradients is not the one that was recorded. */
+static void other_passes(hp_world *world, void *argument) {
+    (void)argument;
+    tiny *t = NULL;
+    double loss;
+    tiny_config config = TINY_CONFIG_INIT;
+    config.n_shards = config.n_passes = 2;
+    config.fsdp.record = 1;
+    config.fsdp.replay_after = 2;
+    RANK_OK(tiny_create(world, &config, &t));
+    for (int step = 0; step < 4; step++) {
+        RANK_OK(tiny_step(t, step, &loss));
+        RANK_OK(hp_optimizer_step(tiny_optimizer(t), 1e-2));
+    }
+    RANK_FAILS(tiny_pass(t, 4, 1, &loss), HP_ERR_STATE); /* without the pass before it */
+    RANK_CHECK(strstr(hp_last_error(), "accumulated gradients of the recorded step") != NULL);
+    RANK_OK(tiny_step(t, 4, &loss));
+    tiny_destroy(t);
+}
+
+static void test_replay_refuses_other_passes(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, other_passes, NULL);
 }
 
 /* ---- evaluation, and steady state -------------------------------------------------------- */
@@ -192,7 +242,10 @@ static void steady_body(hp_world *world, void *argument) {
     double loss;
     uint64_t before = 0;
     tiny_config config = TINY_CONFIG_INIT;
-    config.n_replicas = config.n_shards = 2;
+    config.n_replicas = config.n_shards = config.n_passes = 2;
+    config.is_tied = 1;
+    config.fsdp.param_dtype = HP_BF16;
+    config.fsdp.reduce_dtype = HP_FP32;
     RANK_OK(tiny_create(world, &config, &t));
     for (int step = 0; step < 12; step++) {
         RANK_OK(tiny_step(t, step, &loss));
@@ -216,6 +269,7 @@ int main(void) {
         cmocka_unit_test(test_same_bytes_from_step_three),
         cmocka_unit_test(test_trace_shows_the_list),
         cmocka_unit_test(test_replay_gives_the_same_bits),
+        cmocka_unit_test(test_replay_refuses_other_passes),
         cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_no_allocation_after_warm_up),
     };
