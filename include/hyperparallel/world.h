@@ -118,7 +118,7 @@ typedef struct hp_launch_config {
     { sizeof(hp_launch_config), 1, 0, 0, 0, 300, 0, 0, 0 }
 
 /* SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP are passed on to the ranks while it runs; a second
- * SIGINT or SIGTERM kills, after the grace, the ranks that have not ended.
+ * SIGINT or SIGTERM, 100 ms later or more, kills after the grace the ranks that have not ended.
  * *out_exit is 0 when every rank ended with 0, else the first failing rank's status (128 + signal
  * when killed). Errors: ARGUMENT, SYSTEM, LIMIT (nothing was started). */
 HP_MUST_CHECK hp_status hp_launch(const hp_launch_config *config, int *out_exit);

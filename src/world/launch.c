@@ -19,7 +19,7 @@
 
 #define MS UINT64_C(1000000)
 /* Waits look for dead peers every 50 ms; survivors that fail by themselves do it in this time. */
-enum { MOMENT_MS = 250, LOOK_MS = 10, IDLE_MS = 60000, EXIT_LATE = 124 };
+enum { MOMENT_MS = 250, LOOK_MS = 10, AGAIN_MS = 100, IDLE_MS = 60000, EXIT_LATE = 124 };
 
 typedef enum launch_phase {
     RUNNING, /* no rank has failed */
@@ -54,10 +54,22 @@ static void enter(launch_loop *loop, launch_phase phase, uint64_t ms) {
 
 /* ---- what happens --------------------------------------------------------------------------- */
 
+/* Count a signal that asks to end. Whoever ends a whole job may send one signal twice in a row, to
+ * the process and to its group (timeout does): that is asking once. */
+static bool is_asked_anew(hpi_launcher *l) {
+    const uint64_t now_ns = hpi_now_ns();
+    const bool is_anew = !l->n_asked || now_ns - l->asked_ns > AGAIN_MS * MS;
+    l->asked_ns = now_ns;
+    l->n_asked += is_anew;
+    return is_anew;
+}
+
 static void pass_signals_on(hpi_launcher *l) {
     struct signalfd_siginfo info;
     while (read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        l->n_asked += info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM;
+        const bool asks = info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM;
+        if (asks && !is_asked_anew(l))
+            continue;
         for (int i = 0; i < l->n_ranks; i++) {
             const hpi_child *c = &l->children[i];
             /* a key of the terminal has already reached whoever is in our process group */

@@ -41,7 +41,8 @@ typedef struct hpi_launcher {
     int first;            /* the rank that failed first; -1: none */
     bool is_named;        /* and it was reported */
     bool is_late;
-    int n_asked; /* SIGINT and SIGTERM that came */
+    int n_asked;       /* SIGINT and SIGTERM that came */
+    uint64_t asked_ns; /* when the last of them did */
 } hpi_launcher;
 
 /* spawn.c: from a config to running children, or nothing. */
