@@ -12,13 +12,9 @@
 
 /* world_rank: -1 before there is a world. */
 static int finish(hp_status status, int world_rank) {
-    char who[32] = "";
     if (status >= 0)
         return 0;
-    if (world_rank >= 0)
-        snprintf(who, sizeof who, "rank %d: ", world_rank);
-    if (failure_is_mine(status, world_rank))
-        fprintf(stderr, "hptrain: %s%s\n", who, failure_text(status));
+    failure_print(stderr, status, world_rank);
     return status == HP_ERR_ARGUMENT ? 2 : 1;
 }
 

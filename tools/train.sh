@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# train.sh - the first run that anybody makes: 8 ranks of this machine as HSDP, 2 replicas of 4 shards.
+# train.sh - the first run that anybody makes: 8 ranks of this machine as HSDP, 2 replicas of 4 shards,
+# train a small Qwen3 on the shipped text, then write some text.
 #
 # usage: tools/train.sh BUILD [HPTRAIN OPTION...]      environment: JOBS
 #
-# Builds the two programs and leaves log, trace, checkpoint and loss curve in BUILD/train, which is
-# emptied first.
+# Builds the two programs and leaves log, trace, checkpoint, the model for Transformers and the loss
+# curve in BUILD/train, which is emptied first. A small model and many short steps learn most in the
+# minute or two that this takes; what people read comes out in a pipe too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
@@ -18,7 +20,9 @@ tools/build.sh "$build" -- hprun hptrain
 
 rm -rf "$out"
 mkdir -p "$out"
-run=("$build/bin/hprun" -n 8 "$build/bin/hptrain" --mesh 2x4 --log "$out/run.jsonl"
-    --trace "$out/trace" --save "$out/checkpoint" --curve "$out/loss.svg" "$@")
+run=("$build/bin/hprun" -n 8 "$build/bin/hptrain" --mesh 2x4
+    --batch 3 --steps 950 --lr-min 1.2e-4 --eval-every 50 --sample "And God said" --output text
+    --save "$out/checkpoint" --export hf --log "$out/run.jsonl" --trace "$out/trace"
+    --curve "$out/loss.svg" "$@")
 echo "== ${run[*]}"
 exec "${run[@]}"

@@ -8,47 +8,43 @@
 #include "options.h"
 #include "fail.h"
 
+#include <hyperparallel/coll.h>
+
 #include <argp.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum kind { COUNT, REAL, TEXT, CHOICE } kind;
+typedef enum kind { COUNT, REAL, TEXT, CHOICE, FLAG } kind;
+typedef enum owner { ANY, MLP, QWEN3, SIZES } owner;
 
 typedef struct row {
     const char *name;
     kind kind;
+    owner owner;
     size_t offset; /* in options */
     const char *argument, *fallback;
     double least, most;
 } row;
 
-static const row rows[] = {
+static const row rows[N_OPTIONS] = {
 #define HEADING(text)
-#define X(field, type, name, argument, fallback, least, most, text)                                \
-    {name, type, offsetof(options, field), argument, fallback, (double)(least), (double)(most)},
+#define X(field, type, name, argument, fallback, least, most, owner, text)                         \
+    {name,     type,     owner,           offsetof(options, field),                                \
+     argument, fallback, (double)(least), (double)(most)},
 #include "options.def"
 #undef X
 #undef HEADING
 };
-enum { N_ROWS = sizeof rows / sizeof *rows };
 
 /* Keys of argp: row r is FIRST_KEY + r. */
 enum { KEY_HELP = 'h', KEY_VERSION = 'V', FIRST_KEY = 0x1000 };
-enum row_key {
-    BEFORE_FIRST = FIRST_KEY - 1,
-#define HEADING(text)
-#define X(field, type, name, argument, fallback, least, most, text) KEY_##field,
-#include "options.def"
-#undef X
-#undef HEADING
-};
 
 static const struct argp_option argp_rows[] = {
 #define HEADING(text) {0, 0, 0, 0, text, 0},
-#define X(field, type, name, argument, fallback, least, most, text)                                \
-    {name, KEY_##field, argument, 0, text, 0},
+#define X(field, type, name, argument, fallback, least, most, owner, text)                         \
+    {name, FIRST_KEY + OPTION_##field, argument, 0, text, 0},
 #include "options.def"
 #undef X
 #undef HEADING
@@ -110,6 +106,9 @@ static hp_status parse_value(const row *r, const char *text, options *o) {
         break;
     case TEXT:
         break;
+    case FLAG:
+        *(bool *)field = true;
+        return HP_OK;
     }
     *(const char **)field = text;
     return HP_OK;
@@ -134,12 +133,13 @@ static error_t parse_row(const row *r, const char *text, command_line *line) {
         (void)fail(HP_ERR_ARGUMENT, "expected --%s to be %s, given \"\"", r->name, r->argument);
         return refuse(line);
     }
+    line->options.is_given[r - rows] = true;
     return parse_value(r, text, &line->options) < 0 ? refuse(line) : 0;
 }
 
 static error_t parse_key(int key, char *text, struct argp_state *state) {
     command_line *line = state->input;
-    if (key >= FIRST_KEY && key < FIRST_KEY + N_ROWS)
+    if (key >= FIRST_KEY && key < FIRST_KEY + N_OPTIONS)
         return parse_row(&rows[key - FIRST_KEY], text, line);
     switch (key) {
     case KEY_HELP:
@@ -160,28 +160,32 @@ static error_t parse_key(int key, char *text, struct argp_state *state) {
 static char *with_default(int key, const char *text, void *input) {
     (void)input;
     char *all = NULL;
-    if (key < FIRST_KEY || key >= FIRST_KEY + N_ROWS || !*rows[key - FIRST_KEY].fallback)
+    if (key < FIRST_KEY || key >= FIRST_KEY + N_OPTIONS || !*rows[key - FIRST_KEY].fallback)
         return (char *)(uintptr_t)text;
     if (asprintf(&all, "%s (default %s)", text, rows[key - FIRST_KEY].fallback) < 0)
         return (char *)(uintptr_t)text;
     return all;
 }
 
-static const struct argp parser = {
-    argp_rows,
-    parse_key,
-    NULL,
-    "Train a model over the ranks that hprun (or torchrun) started; by itself it is one "
-    "rank."
-    "\v"
+static const char about[] =
+    "Train a language model over the ranks that hprun (or torchrun) started; by itself it is one "
+    "rank.\v"
     "SIGINT or SIGTERM ends the run after a whole step, with a checkpoint when --save is given; "
     "the "
-    "exit status is 0 then too. A loss that is not finite ends it with status 1 and saves "
-    "nothing.\n\n"
-    "Example: hprun -n 8 hptrain --mesh 2x4 --steps 300 --save checkpoint --trace trace",
-    NULL,
-    with_default,
-    NULL};
+    "exit status is 0 then too. A second one ends it at once. A loss that is not finite ends it "
+    "with status 1 and saves nothing.\n\n"
+    "JSON lines, in --log and on standard output, are objects by \"event\". begin: what is run. "
+    "step: "
+    "step, loss (mean over the global batch, before the update), lr, grad_norm, step_ms, "
+    "tokens_per_s, exposed_ms (waited for communication, mean over ranks), peak_bytes (weights, "
+    "gradients, optimizer and activations of the rank that holds most), and held_out_loss (after "
+    "the update) where it was evaluated. held_out: before the first step. sample: prompt and text. "
+    "end: the held-out losses and what was written.\n\n"
+    "Examples:\n"
+    "  hprun -n 8 hptrain --mesh 2x4 --save checkpoint --sample \"And God said\"\n"
+    "  hprun -n 2 hptrain --model DIR --data FILE --lr 1e-4 --save out --export hf";
+
+static const struct argp parser = {argp_rows, parse_key, NULL, about, NULL, with_default, NULL};
 
 void options_help(FILE *file) {
     char name[] = "hptrain";
@@ -211,11 +215,46 @@ static hp_status parse_mesh(options *o) {
     return HP_OK;
 }
 
+bool options_is_bytes_mlp(const options *o) {
+    return strcmp(o->model, "bytes-mlp") == 0;
+}
+
+bool options_is_directory(const options *o) {
+    return !options_is_bytes_mlp(o) && strcmp(o->model, "qwen3") != 0;
+}
+
+/* Whose options this run may not be given. */
+static bool is_foreign(owner whose, const options *o) {
+    if (options_is_bytes_mlp(o))
+        return whose == QWEN3 || whose == SIZES;
+    return whose == MLP || (whose == SIZES && options_is_directory(o));
+}
+
+static hp_status check_together(const options *o) {
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (o->is_given[i] && is_foreign(rows[i].owner, o))
+            return fail(HP_ERR_ARGUMENT, "expected no --%s with --model %s%s", rows[i].name,
+                        o->model, rows[i].owner == SIZES ? ", whose config.json gives it" : "");
+    if (strcmp(o->export, "none") != 0 && !*o->save)
+        return fail(HP_ERR_ARGUMENT, "expected --save DIR with --export %s, given none", o->export);
+    if (o->lr_min > o->lr)
+        return fail(HP_ERR_ARGUMENT, "expected --lr-min to be at most --lr %g, given %g", o->lr,
+                    o->lr_min);
+    return HP_OK;
+}
+
+/* A row without a default is zero, or follows from others. */
+static hp_status set_defaults(options *o) {
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (*rows[i].fallback || rows[i].kind == TEXT)
+            TRY(parse_value(&rows[i], rows[i].fallback, o));
+    return HP_OK;
+}
+
 hp_status options_parse(int argc, char **argv, options *out_options) {
     command_line line = {.has_failed = false};
     int next = argc;
-    for (int i = 0; i < N_ROWS; i++)
-        TRY(parse_value(&rows[i], rows[i].fallback, &line.options));
+    TRY(set_defaults(&line.options));
     if (argp_parse(&parser, argc, argv, ARGP_SILENT, &next, &line) != 0) {
         if (line.has_failed)
             return HP_ERR_ARGUMENT;
@@ -224,7 +263,53 @@ hp_status options_parse(int argc, char **argv, options *out_options) {
         return fail(HP_ERR_ARGUMENT, "expected an option of --help, with its value; given \"%s\"",
                     argv[next - 1]);
     }
+    if (!line.options.is_given[OPTION_lr_min])
+        line.options.lr_min = line.options.lr / 10;
     TRY(parse_mesh(&line.options));
+    TRY(check_together(&line.options));
     *out_options = line.options;
     return HP_OK;
+}
+
+/* ---- between ranks ---- */
+
+/* FNV-1a. Source: Fowler, Noll, Vo 1991. */
+static int64_t hash_of(const void *bytes, size_t n) {
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
+    return (int64_t)hash;
+}
+
+static int64_t hash_value(const row *r, const options *o) {
+    const void *field = (const char *)o + r->offset;
+    switch (r->kind) {
+    case COUNT:
+        return hash_of(field, sizeof(int64_t));
+    case REAL:
+        return hash_of(field, sizeof(double));
+    case FLAG:
+        return hash_of(field, sizeof(bool));
+    case TEXT:
+    case CHOICE:
+        break;
+    }
+    const char *text = *(const char *const *)field;
+    return hash_of(text, strlen(text));
+}
+
+/* The smallest hash that a rank has is the largest too where all have the same. */
+hp_status options_compare(hp_world *world, const options *o) {
+    int64_t least[N_OPTIONS], most[N_OPTIONS];
+    for (int i = 0; i < N_OPTIONS; i++)
+        least[i] = most[i] = hash_value(&rows[i], o);
+    TRY(hp_all_reduce(hp_world_group(world), least, least, N_OPTIONS, HP_INT64, HP_MIN));
+    TRY(hp_all_reduce(hp_world_group(world), most, most, N_OPTIONS, HP_INT64, HP_MAX));
+    hp_status status = HP_OK;
+    for (int i = 0; i < N_OPTIONS && status == HP_OK; i++)
+        if (least[i] != most[i])
+            status = fail(HP_ERR_ARGUMENT,
+                          "expected the same options on every rank, --%s differs between them",
+                          rows[i].name);
+    return agree(world, status);
 }

@@ -5,9 +5,19 @@
 #ifndef HPTRAIN_OPTIONS_H
 #define HPTRAIN_OPTIONS_H
 
-#include <hyperparallel/base.h>
+#include <hyperparallel/world.h>
 #include <stdbool.h>
 #include <stdio.h>
+
+/* The number of a row: OPTION_steps and so on. */
+enum option_number {
+#define HEADING(text)
+#define X(field, ...) OPTION_##field,
+#include "options.def"
+#undef X
+#undef HEADING
+    N_OPTIONS
+};
 
 typedef struct options {
 #define HEADING(text)
@@ -15,20 +25,33 @@ typedef struct options {
 #define X_REAL double
 #define X_TEXT const char *
 #define X_CHOICE const char *
-#define X(field, type, name, argument, fallback, least, most, text) X_##type field;
+#define X_FLAG bool
+#define X(field, type, ...) X_##type field;
 #include "options.def"
 #undef X
 #undef X_COUNT
 #undef X_REAL
 #undef X_TEXT
 #undef X_CHOICE
+#undef X_FLAG
 #undef HEADING
     int n_replicas, n_shards; /* of --mesh; 0 without it */
     bool wants_help, wants_version;
+    bool is_given[N_OPTIONS];
 } options;
 
-/* A TEXT option that was not given is "". Errors: ARGUMENT saying what was expected and given. */
+/* A TEXT option that was not given is "" or its default. Errors: ARGUMENT saying what was expected
+ * and given, also of options that do not go together. */
 hp_status options_parse(int argc, char **argv, options *out_options);
+
+/* Ranks that were started by hand may have been given different options. Errors: ARGUMENT naming
+ * the first one that differs. Collective. */
+hp_status options_compare(hp_world *world, const options *o);
+
+bool options_is_bytes_mlp(const options *o);
+/* Does --model name a directory? */
+bool options_is_directory(const options *o);
+
 void options_help(FILE *file);
 
 #endif

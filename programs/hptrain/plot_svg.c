@@ -79,7 +79,7 @@ static void write_line(FILE *file, const char *class, double x0, double y0, doub
 }
 
 /* Only losses get lines across: steps are read off roughly, losses exactly. */
-static void write_axes(const frame *f) {
+static void write_axes(const frame *f, const char *unit) {
     char label[32];
     for (int i = 0; i < axis_n_ticks(&f->losses); i++) {
         const double value = f->losses.low + i * f->losses.tick, y = y_of(f, value);
@@ -96,8 +96,9 @@ static void write_axes(const frame *f) {
     write_line(f->file, "axis", LEFT, BOTTOM, RIGHT, BOTTOM);
     write_text(f->file, "name", (LEFT + RIGHT) / 2.0, HEIGHT - 14, "step");
     fprintf(f->file,
-            "<text class=\"name\" transform=\"translate(20 %.1f) rotate(-90)\">%s</text>\n",
-            (TOP + BOTTOM) / 2.0, "loss (nats per byte)");
+            "<text class=\"name\" transform=\"translate(20 %.1f) rotate(-90)\">loss (nats per "
+            "%s)</text>\n",
+            (TOP + BOTTOM) / 2.0, unit);
 }
 
 static void write_series(const frame *f, const series *s, const char *class, bool has_marks) {
@@ -124,12 +125,13 @@ static void write_legend(const frame *f, const series *s, int row, const char *c
     write_text(f->file, text_class, x + 36, y, label);
 }
 
-static void write_all(const curve *c, const char *title, const char *subtitle, FILE *file) {
+static void write_all(const curve *c, const char *title, const char *subtitle, const char *unit,
+                      FILE *file) {
     const frame f = {file, curve_steps(c, 8), curve_losses(c, 6)};
     write_head(file);
     write_text(file, "title", LEFT, 32, title);
     write_text(file, "subtitle", LEFT, 54, subtitle);
-    write_axes(&f);
+    write_axes(&f, unit);
     write_series(&f, &c->train, "train", false);
     write_series(&f, &c->held_out, "held", true);
     write_legend(&f, &c->train, 0, "train", "train-text", "training");
@@ -137,14 +139,14 @@ static void write_all(const curve *c, const char *title, const char *subtitle, F
     fputs("</svg>\n", file);
 }
 
-hp_status plot_write_svg(const curve *c, const char *title, const char *subtitle,
+hp_status plot_write_svg(const curve *c, const char *title, const char *subtitle, const char *unit,
                          const char *path) {
     errno = 0;
     FILE *file = fopen(path, "w");
     if (!file)
         return fail(HP_ERR_FILE, "expected --curve to be a file that can be written, given %s: %s",
                     path, strerror(errno));
-    write_all(c, title, subtitle, file);
+    write_all(c, title, subtitle, unit, file);
     /* A full disk may show only when the last bytes leave the buffer. */
     const bool has_failed = ferror(file) != 0;
     if (fclose(file) != 0 || has_failed)

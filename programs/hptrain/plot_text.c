@@ -99,11 +99,11 @@ static void print_steps(const axis *steps, FILE *file) {
     fprintf(file, "\n%8s  %.*s step\n", "", (int)sizeof labels - 18, labels);
 }
 
-void plot_print(const curve *c, bool is_utf8, FILE *file) {
+void plot_print(const curve *c, const char *unit, bool is_utf8, FILE *file) {
     const axis steps = curve_steps(c, 6), losses = curve_losses(c, 5);
     grid g = {.dots = {{0}}};
     draw(&g, c, &steps, &losses);
-    fprintf(file, "    loss, nats per byte: the line is training, o is held out\n");
+    fprintf(file, "    loss, nats per %s: the line is training, o is held out\n", unit);
     for (int line = 0; line < LINES; line++) {
         print_loss_label(&losses, line, file);
         for (int column = 0; column < COLUMNS; column++)

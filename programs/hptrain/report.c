@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hptrain/report.c - log, progress, and the words at the beginning and the end.
+ * hptrain/report.c - progress, and the words at the beginning and the end.
  */
 #include "report.h"
 #include "fail.h"
 #include "plot.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <math.h>
-#include <stdarg.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,7 +25,7 @@ uint64_t now_ns(void) {
 
 static const char *file_name(const char *path) {
     const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    return slash && slash[1] ? slash + 1 : path;
 }
 
 /* "952,832" in `text`. */
@@ -46,81 +44,63 @@ static const char *grouped(uint64_t value, char text[32]) {
 
 /* ---- beginning ---- */
 
-/* Steps of a resumed run follow those that the log has already. */
-static hp_status open_log(report *r) {
-    const char *path = r->options->log;
-    if (!*path)
-        return HP_OK;
-    r->log = fopen(path, r->facts.first_step ? "a" : "w");
-    if (!r->log)
-        return fail(HP_ERR_FILE, "expected --log to be a file that can be written, given %s: %s",
-                    path, strerror(errno));
-    return HP_OK;
+static bool wants_json(const options *o) {
+    if (strcmp(o->output, "auto") == 0)
+        return isatty(STDOUT_FILENO) != 1;
+    return strcmp(o->output, "json") == 0;
 }
 
-static void say_facts(const run_facts *f, const options *o) {
+/* The FILE that people read; NULL when there is none. */
+static FILE *choose_text(const options *o) {
+    if (o->quiet)
+        return NULL;
+    if (!wants_json(o))
+        return stdout;
+    return isatty(STDERR_FILENO) == 1 ? stderr : NULL;
+}
+
+static void say_facts(FILE *out, const run_facts *f, const options *o) {
     char text[3][32];
-    printf("%s: %s parameters; %d %s as %dx%d (replicate x shard); %s\n", o->model,
-           grouped(f->n_parameters, text[0]), f->n_ranks, f->n_ranks == 1 ? "rank" : "ranks",
-           f->n_replicas, f->n_shards, o->optimizer);
-    printf("%s: %s bytes to train on, %s held out\n", f->data, grouped(f->n_train_bytes, text[0]),
-           grouped(f->n_held_out_bytes, text[1]));
-    printf("steps %s to %s, %s bytes predicted in each\n", grouped(f->first_step + 1, text[0]),
-           grouped(f->n_steps, text[1]), grouped(f->tokens_per_step, text[2]));
+    fprintf(out, "%s: %s parameters; %d %s as %dx%d (replicate x shard); %s; matrix products: %s\n",
+            o->model, grouped(f->n_parameters, text[0]), f->n_ranks,
+            f->n_ranks == 1 ? "rank" : "ranks", f->n_replicas, f->n_shards, o->optimizer,
+            f->engine);
+    fprintf(out, "%s: %s %ss to train on, %s held out\n", f->data, grouped(f->n_train, text[0]),
+            f->unit, grouped(f->n_held_out, text[1]));
+    if (f->first_step < f->n_steps)
+        fprintf(out, "steps %s to %s, %s %ss predicted in each\n",
+                grouped(f->first_step + 1, text[0]), grouped(f->n_steps, text[1]),
+                grouped(f->tokens_per_step, text[2]), f->unit);
     const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (f->n_ranks > n_cores)
-        printf("%d ranks share %ld cores: most of what is exposed is waiting for a core\n",
-               f->n_ranks, n_cores);
-    fflush(stdout);
+        fprintf(out, "%d ranks share %ld cores: most of what is exposed is waiting for a core\n",
+                f->n_ranks, n_cores);
+    fflush(out);
 }
 
 hp_status report_begin(report *r, const options *o, const run_facts *facts) {
     r->options = o;
     r->facts = *facts;
-    r->is_live = isatty(STDOUT_FILENO) == 1;
+    r->text = choose_text(o);
+    r->is_live = r->text && isatty(fileno(r->text)) == 1;
     r->held_out_before = r->held_out_after = NAN;
     r->begin_ns = now_ns();
-    TRY(open_log(r));
-    say_facts(facts, o);
-    return HP_OK;
+    TRY(log_open(&r->log, o, facts->first_step > 0, wants_json(o) ? stdout : NULL));
+    if (r->text)
+        say_facts(r->text, facts, o);
+    return log_begin(&r->log, facts);
 }
 
 /* ---- steps ---- */
 
-void report_held_out(report *r, uint64_t step, double loss) {
+hp_status report_held_out(report *r, uint64_t step, double loss) {
+    const bool is_first = isnan(r->held_out_before);
     series_add(&r->curve.held_out, step, loss);
-    if (isnan(r->held_out_before))
-        r->held_out_before = loss;
     r->held_out_after = loss;
-}
-
-/* 17 significant digits give every double back. JSON has no NaN: null. */
-static void write_number(FILE *file, const char *name, double value) {
-    if (isfinite(value))
-        fprintf(file, "\"%s\": %.17g", name, value);
-    else
-        fprintf(file, "\"%s\": null", name);
-}
-
-/* Flushed line by line: a run that is killed leaves all of its steps. */
-static hp_status write_log(report *r, const step_record *s) {
-    if (!r->log)
-        return HP_OK;
-    fprintf(r->log, "{\"step\": %" PRIu64 ", ", s->step);
-    write_number(r->log, "loss", s->loss);
-    fprintf(r->log,
-            ", \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"exposed_ms\": {\"unshard\": %.3f, "
-            "\"reduce\": %.3f, \"replicate\": %.3f}, \"peak_bytes\": %" PRIu64,
-            s->step_ms, s->tokens_per_s, s->unshard_ms, s->reduce_ms, s->replicate_ms,
-            s->peak_bytes);
-    if (!isnan(s->held_out_loss)) {
-        fputs(", ", r->log);
-        write_number(r->log, "held_out_loss", s->held_out_loss);
-    }
-    fputs("}\n", r->log);
-    if (fflush(r->log) != 0)
-        return fail(HP_ERR_FILE, "could not write --log %s: %s", r->options->log, strerror(errno));
-    return HP_OK;
+    if (!is_first)
+        return HP_OK; /* it stands in the step's line */
+    r->held_out_before = loss;
+    return log_held_out(&r->log, step, loss);
 }
 
 /* Steps still to come at the speed of those that were. */
@@ -137,37 +117,23 @@ static void show_progress(report *r, const step_record *s) {
     if (!is_due && s->step != r->facts.n_steps)
         return;
     r->shown_ns = now;
-    printf("%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f", r->is_live ? "\r" : "", s->step,
-           r->facts.n_steps, s->loss);
+    fprintf(r->text, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f", r->is_live ? "\r" : "", s->step,
+            r->facts.n_steps, s->loss);
     if (!isnan(r->held_out_after))
-        printf("  held out %.4f", r->held_out_after);
-    printf("  %.1fk tokens/s  exposed %.1f ms of %.1f  peak %.1f MB  ETA %" PRIu64 ":%02" PRIu64
-           "%s",
-           s->tokens_per_s * 1e-3, s->unshard_ms + s->reduce_ms + s->replicate_ms, s->step_ms,
-           (double)s->peak_bytes * 1e-6, left / 60, left % 60, r->is_live ? "\033[K" : "\n");
-    fflush(stdout);
+        fprintf(r->text, "  held out %.4f", r->held_out_after);
+    fprintf(r->text,
+            "  %.1fk tokens/s  exposed %.1f ms of %.1f  peak %.1f MB  ETA %" PRIu64 ":%02" PRIu64
+            "%s",
+            s->tokens_per_s * 1e-3, s->unshard_ms + s->reduce_ms + s->replicate_ms, s->step_ms,
+            (double)s->peak_bytes * 1e-6, left / 60, left % 60, r->is_live ? "\033[K" : "\n");
+    fflush(r->text);
 }
 
 hp_status report_step(report *r, const step_record *record) {
     series_add(&r->curve.train, record->step, record->loss);
-    show_progress(r, record);
-    return write_log(r, record);
-}
-
-/* What follows must not be written over the live line. */
-static void end_live_line(const report *r) {
-    if (r->is_live && r->shown_ns)
-        putchar('\n');
-}
-
-void report_say(report *r, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    end_live_line(r);
-    vprintf(format, arguments);
-    putchar('\n');
-    fflush(stdout);
-    va_end(arguments);
+    if (r->text)
+        show_progress(r, record);
+    return log_step(&r->log, record);
 }
 
 /* ---- end ---- */
@@ -183,61 +149,103 @@ static hp_status write_picture(const report *r) {
     char title[256], subtitle[256], text[2][32];
     if (!*r->options->curve)
         return HP_OK;
-    snprintf(title, sizeof title, "%s on %.200s", r->options->model, file_name(f->data));
+    snprintf(title, sizeof title, "%.80s on %.160s", file_name(r->options->model),
+             file_name(f->data));
     snprintf(subtitle, sizeof subtitle,
-             "%s parameters, %d ranks as %d x %d (replicate x shard), %s bytes per step",
+             "%s parameters, %d ranks as %d x %d (replicate x shard), %s %ss per step",
              grouped(f->n_parameters, text[0]), f->n_ranks, f->n_replicas, f->n_shards,
-             grouped(f->tokens_per_step, text[1]));
-    return plot_write_svg(&r->curve, title, subtitle, r->options->curve);
+             grouped(f->tokens_per_step, text[1]), f->unit);
+    return plot_write_svg(&r->curve, title, subtitle, f->unit, r->options->curve);
 }
 
-static void say_what_was_written(const options *o) {
+static void say_losses(const report *r, uint64_t n_done, bool is_stopped) {
+    const uint64_t n_steps = n_done - r->facts.first_step;
+    if (r->is_live && r->shown_ns)
+        putc('\n', r->text); /* what follows must not be written over the live line */
+    if (n_steps)
+        plot_print(&r->curve, r->facts.unit, is_utf8(), r->text);
+    if (is_stopped)
+        fprintf(r->text, "stopped by a signal after step %" PRIu64 "\n", n_done);
+    if (n_steps)
+        fprintf(r->text, "held-out loss %.4f -> %.4f nats per %s, %" PRIu64 " steps in %.1f s\n",
+                r->held_out_before, r->held_out_after, r->facts.unit, n_steps,
+                (double)(now_ns() - r->begin_ns) * 1e-9);
+    else
+        fprintf(r->text, "held-out loss %.4f nats per %s\n", r->held_out_after, r->facts.unit);
+    fflush(r->text);
+}
+
+hp_status report_result(report *r, uint64_t n_done, bool is_stopped) {
+    if (r->text)
+        say_losses(r, n_done, is_stopped);
+    return write_picture(r);
+}
+
+/* A control character could do anything to a terminal. */
+static void print_plainly(FILE *out, const char *text, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        putc((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ? '?' : c, out);
+    }
+}
+
+hp_status report_sample(report *r, const sample_text *sample) {
+    FILE *out = r->text ? r->text : r->log.output ? NULL : stdout;
+    if (out) {
+        if (r->text)
+            fprintf(out, "\n");
+        print_plainly(out, sample->prompt, sample->n_prompt);
+        print_plainly(out, sample->text, sample->n_text);
+        fprintf(out, r->text ? "\n\n" : "\n");
+        fflush(out);
+    }
+    return log_sample(&r->log, sample);
+}
+
+static void say_what_was_written(FILE *out, const options *o) {
     if (*o->log)
-        printf("log         %s\n", o->log);
+        fprintf(out, "log         %s\n", o->log);
     if (*o->curve)
-        printf("loss curve  %s\n", o->curve);
+        fprintf(out, "loss curve  %s\n", o->curve);
     if (*o->trace)
-        printf("trace       %s/trace-*.json, one per rank: open in Perfetto or chrome://tracing\n",
-               o->trace);
+        fprintf(out,
+                "trace       %s/trace-*.json, one per rank: open in Perfetto or chrome://tracing\n",
+                o->trace);
     if (*o->save)
-        printf("checkpoint  %s\n", o->save);
+        fprintf(out, "checkpoint  %s\n", o->save);
+    if (strcmp(o->export, "hf") == 0)
+        fprintf(out, "model       %s/hf, for Transformers and for --model\n", o->save);
 }
 
 /* One thing to try, the first that this run has not done. */
-static void say_what_next(const report *r, uint64_t n_done) {
+static void say_what_next(FILE *out, const report *r, uint64_t n_done) {
     const options *o = r->options;
-    printf("try next: ");
+    fprintf(out, "try next: ");
     if (*o->save && n_done < r->facts.n_steps)
-        printf("the same command with --resume %s goes on from step %" PRIu64 "\n", o->save,
-               n_done);
+        fprintf(out, "the same command with --resume %s goes on from step %" PRIu64 "\n", o->save,
+                n_done);
     else if (*o->save)
-        printf("--resume %s --steps %" PRIu64
-               " goes on from this checkpoint, on any number of ranks "
-               "and any --mesh\n",
-               o->save, 2 * n_done);
+        fprintf(out,
+                "--resume %s --steps %" PRIu64
+                " goes on from this checkpoint, on any number of ranks and any --mesh\n",
+                o->save, n_done ? 2 * n_done : 100);
     else if (r->facts.n_ranks == 1)
-        printf("hprun -n 8 hptrain --mesh 2x4 trains over 8 ranks\n");
+        fprintf(out, "hprun -n 8 hptrain --mesh 2x4 trains over 8 ranks\n");
     else
-        printf("--schedule serial shows what a step costs when no communication is hidden\n");
+        fprintf(out, "--schedule serial shows what a step costs when no communication is hidden\n");
 }
 
 hp_status report_end(report *r, uint64_t n_done, bool is_stopped) {
-    end_live_line(r);
-    const double seconds = (double)(now_ns() - r->begin_ns) * 1e-9;
-    plot_print(&r->curve, is_utf8(), stdout);
-    if (is_stopped)
-        printf("stopped by a signal after step %" PRIu64 "\n", n_done);
-    printf("held-out loss %.4f -> %.4f nats per byte, %" PRIu64 " steps in %.1f s\n",
-           r->held_out_before, r->held_out_after, n_done - r->facts.first_step, seconds);
-    TRY(write_picture(r));
-    say_what_was_written(r->options);
-    say_what_next(r, n_done);
-    fflush(stdout);
-    return HP_OK;
+    const run_end end = {n_done, (double)(now_ns() - r->begin_ns) * 1e-9, r->held_out_before,
+                         r->held_out_after, is_stopped};
+    if (r->text) {
+        say_what_was_written(r->text, r->options);
+        say_what_next(r->text, r, n_done);
+        fflush(r->text);
+    }
+    return log_end(&r->log, &end);
 }
 
 void report_close(report *r) {
-    if (r->log)
-        (void)fclose(r->log); /* each line was flushed and checked */
-    r->log = NULL;
+    log_close(&r->log);
 }

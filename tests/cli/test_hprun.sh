@@ -42,13 +42,24 @@ expect 137 'rank 1 (pid' -n 2 bash -c '[ "$RANK" = 0 ] && exec sleep 60; kill -K
 grep -q 'was killed by SIGKILL' "$out/said" || fail "expected how rank 1 ended"
 expect 124 'deadline' -n 2 --deadline 0.2 sleep 60
 
+echo "== to be asked twice in a row, as timeout does, is to be asked once"
+# shellcheck disable=SC2016
+"$hprun" -n 2 --grace 0 bash -c 'trap "" INT TERM; touch '"$out"'/twice.$RANK; sleep 1' >"$out/said" 2>&1 &
+launcher=$!
+until [ -e "$out/twice.0" ] && [ -e "$out/twice.1" ]; do sleep 0.05; done
+kill -STOP $launcher # so that it finds both at once
+kill -TERM $launcher
+kill -INT $launcher
+kill -CONT $launcher
+wait $launcher || fail "asked twice in a row: expected status 0, given $?: $(cat "$out/said")"
+
 echo "== a second SIGTERM ends ranks that do not listen"
 # shellcheck disable=SC2016
 "$hprun" -n 2 bash -c 'trap "" TERM; touch '"$out"'/ready.$RANK; while :; do sleep 0.1; done' >"$out/said" 2>&1 &
 launcher=$!
 until [ -e "$out/ready.0" ] && [ -e "$out/ready.1" ]; do sleep 0.05; done
 kill -TERM $launcher
-sleep 0.2
+sleep 0.5
 kill -0 $launcher || fail "expected it to go on after one signal that its ranks ignore"
 kill -TERM $launcher
 status=0
@@ -56,9 +67,9 @@ wait $launcher || status=$?
 [ "$status" -eq 137 ] || fail "expected 137, given $status"
 
 echo "== nobody outlives hprun, whoever started the rank"
-"$hprun" -n 2 sh -c "'$build/bin/hptrain' --steps 1000000 --eval-every 0 >'$out/step.'\$RANK; true" &
+"$hprun" -n 2 sh -c "'$build/bin/hptrain' --steps 1000000 --eval-every 0 --eval-samples 1 >'$out/step.'\$RANK; true" &
 launcher=$!
-until grep -q 'step 1/' "$out/step.0" 2>/dev/null; do sleep 0.1; done
+until grep -q '"step": 1,' "$out/step.0" 2>/dev/null; do sleep 0.1; done
 ranks=$(pgrep -f "^$build/bin/hptrain --steps 1000000 " | tr '\n' ' ')
 kill -KILL $launcher
 wait $launcher 2>/dev/null || true

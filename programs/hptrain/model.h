@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hptrain/model.h - what the trainer knows of a model: one table of functions.
+ *
+ * A sample is sample_tokens in a row, of which the model predicts `seq`. A row of the table is a
+ * file model_NAME.c; the rest of the program never asks which one it has.
+ */
+#ifndef HPTRAIN_MODEL_H
+#define HPTRAIN_MODEL_H
+
+#include "options.h"
+
+#include <hyperparallel/fsdp.h>
+
+typedef struct model model;
+
+typedef struct model_kind {
+    /* Sizes from the options or a directory, checked; fills what stands in `model` below.
+     * data_vocab: the data's vocabulary, 0 when unknown. Local. */
+    hp_status (*open)(model *m, uint32_t data_vocab);
+    /* Take memory and declare units. Local, before hp_fsdp_commit. */
+    hp_status (*create)(model *m, hp_fsdp *fsdp);
+    /* Weights of the directory, where it has some; NULL: there never are. Collective. */
+    hp_status (*load)(model *m, hp_fsdp *fsdp);
+    /* Inside a pass. samples: [n][sample_tokens], which must stay until the backward; n: 0 to
+     * --batch. *out_loss: the sum over n * seq predictions. Collective. */
+    hp_status (*forward)(model *m, const int32_t *samples, int n, double *out_loss);
+    /* The gradient of `weight` times the mean over this rank's predictions. Collective. */
+    hp_status (*backward)(model *m, double weight);
+    /* Continue a prompt by n tokens, alike on all ranks; NULL: it cannot. Collective. */
+    hp_status (*generate)(model *m, const int32_t *prompt, int n_prompt, int n,
+                          int32_t *out_tokens);
+    /* Write it as other programs read it; NULL: there is no such form. Collective. */
+    hp_status (*export)(model *m, hp_fsdp *fsdp, const char *directory);
+    /* Also after a failed open or create. */
+    void (*close)(model *m);
+} model_kind;
+
+struct model {
+    const model_kind *kind;
+    const options *options;
+    /* From open. */
+    int sample_tokens, vocab_size, n_units;
+    void *state; /* the kind's own */
+    /* From create. */
+    uint64_t n_parameters, activation_bytes;
+    const char *engine; /* of its matrix products */
+};
+
+extern const model_kind model_bytes_mlp, model_qwen3;
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hptrain/places.c - making directories, with their parents.
+ */
+#include "places.h"
+#include "fail.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Create the directory of a path with its parents; several ranks may do so at once. */
+static void make_parents(const char *path, size_t length) {
+    char part[4096];
+    for (size_t i = 1; i <= length && i < sizeof part; i++)
+        if (path[i] == '/' || i == length) {
+            memcpy(part, path, i);
+            part[i] = 0;
+            (void)mkdir(part, 0777); /* access says whether it is there */
+        }
+}
+
+static hp_status check_directory(const char *option, const char *path) {
+    if (!*path)
+        return HP_OK;
+    make_parents(path, strlen(path));
+    if (access(path, W_OK | X_OK) != 0)
+        return fail(HP_ERR_FILE, "expected --%s at a place that can be written, given %s: %s",
+                    option, path, strerror(errno));
+    return HP_OK;
+}
+
+/* A file is not created yet: a run that fails early leaves none. */
+static hp_status check_file(const char *option, const char *path) {
+    char directory[4096] = ".";
+    const char *slash = strrchr(path, '/');
+    if (slash && (size_t)(slash - path) < sizeof directory - 1)
+        snprintf(directory, sizeof directory, "%.*s", (int)(slash - path) + 1, path);
+    return *path ? check_directory(option, directory) : HP_OK;
+}
+
+hp_status places_check(const options *o) {
+    TRY(check_file("log", o->log));
+    TRY(check_file("curve", o->curve));
+    TRY(check_directory("save", o->save));
+    return check_directory("trace", o->trace);
+}

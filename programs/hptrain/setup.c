@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hptrain/setup.c - from options to a model that is ready to train, and back.
+ *
+ * First each rank checks what it can check by itself, then the ranks agree, then come the calls
+ * that all of them make together.
+ */
+#include "fail.h"
+#include "places.h"
+#include "trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t global_batch(const trainer *t) {
+    return (uint64_t)(t->o->accumulate * t->o->batch) * (uint64_t)hp_world_size(t->world);
+}
+
+uint64_t tokens_per_step(const trainer *t) {
+    return global_batch(t) * (uint64_t)t->o->seq;
+}
+
+/* ---- what a rank can find wrong by itself ---- */
+
+static hp_status check_mesh(trainer *t) {
+    const int n_ranks = hp_world_size(t->world);
+    t->mesh_sizes[0] = t->o->n_shards ? t->o->n_replicas : 1;
+    t->mesh_sizes[1] = t->o->n_shards ? t->o->n_shards : n_ranks;
+    const int n = t->mesh_sizes[0] * t->mesh_sizes[1];
+    if (n != n_ranks)
+        return fail(HP_ERR_ARGUMENT,
+                    "expected --mesh RxS with R x S = %d, the number of ranks, given %s = %d",
+                    n_ranks, t->o->mesh, n);
+    return HP_OK;
+}
+
+static hp_status open_model(trainer *t) {
+    t->model.options = t->o;
+    t->model.kind = options_is_bytes_mlp(t->o) ? &model_bytes_mlp : &model_qwen3;
+    return t->model.kind->open(&t->model, t->data.vocab_size);
+}
+
+static hp_status take_samples(trainer *t) {
+    const size_t sample_bytes = (size_t)t->model.sample_tokens * sizeof *t->samples;
+    const int n_held_out = (int)t->o->eval_samples;
+    TRY(data_fit(&t->data, t->model.sample_tokens, t->model.vocab_size));
+    t->samples = malloc((size_t)t->o->batch * sample_bytes);
+    t->held_out = malloc((size_t)n_held_out * sample_bytes);
+    if (!t->samples || !t->held_out)
+        return fail(HP_ERR_MEMORY, "expected memory for %lld samples of %zu bytes",
+                    (long long)t->o->batch + n_held_out, sample_bytes);
+    return data_held_out(&t->data, n_held_out, t->held_out);
+}
+
+static hp_status check_own(trainer *t) {
+    TRY(check_mesh(t));
+    TRY(data_open(t->o->data, &t->data));
+    TRY(open_model(t));
+    TRY(take_samples(t));
+    TRY(sample_read_prompt(t));
+    return places_check(t->o);
+}
+
+/* ---- together ---- */
+
+/* Spans that a stream may need for the steps to be traced and the evaluations among them: a unit
+ * takes about 30 in a pass of training and 12 in one of an evaluation. */
+static uint64_t trace_spans(const trainer *t) {
+    const uint64_t n_steps = (uint64_t)t->o->trace_steps, every = (uint64_t)t->o->eval_every;
+    const uint64_t n_evaluations = 2 + (every ? n_steps / every : 0);
+    const uint64_t n_at_once = (uint64_t)t->o->batch * (uint64_t)hp_world_size(t->world);
+    const uint64_t n_passes = n_evaluations * ((uint64_t)t->o->eval_samples / n_at_once + 1);
+    return (uint64_t)t->model.n_units * (64 * n_steps * (uint64_t)t->o->accumulate + 32 * n_passes);
+}
+
+static hp_status make_fsdp(trainer *t) {
+    const options *o = t->o;
+    hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
+    hp_dtype param_dtype, reduce_dtype;
+    TRY(hp_mode_parse(o->comm, &config.mode));
+    TRY(hp_dtype_parse(o->param_dtype, &param_dtype));
+    TRY(hp_dtype_parse(o->reduce_dtype, &reduce_dtype));
+    config.param_dtype = (int)param_dtype;
+    config.reduce_dtype = (int)reduce_dtype;
+    config.prefetch = (int)o->prefetch;
+    config.executor = strcmp(o->executor, "inline") == 0 ? HP_EXECUTOR_INLINE : HP_EXECUTOR_THREAD;
+    config.schedule = strcmp(o->schedule, "serial") == 0 ? HP_SERIAL : HP_OVERLAP;
+    if (*o->trace)
+        TRY(hp_trace_create(hp_world_rank(t->world), trace_spans(t), &t->trace));
+    config.trace = t->trace;
+    return hp_fsdp_create(t->mesh, &config, &t->fsdp);
+}
+
+static hp_status make_optimizer(trainer *t) {
+    hp_optimizer_config config = HP_OPTIMIZER_CONFIG_INIT;
+    config.weight_decay = t->o->weight_decay;
+    config.momentum = t->o->momentum;
+    config.beta2 = t->o->beta2;
+    return hp_optimizer_create(t->fsdp, t->o->optimizer, &config, &t->optimizer);
+}
+
+/* The optimizer's state comes back too, else the next update would differ. */
+static hp_status resume(trainer *t) {
+    TRY(hp_checkpoint_load(t->fsdp, t->optimizer, t->o->resume, &t->first_step));
+    hp_status status = HP_OK;
+    if (t->first_step > (uint64_t)t->o->steps)
+        status = fail(HP_ERR_ARGUMENT,
+                      "expected --steps of at least %llu, the step of the checkpoint in %s, given "
+                      "%lld",
+                      (unsigned long long)t->first_step, t->o->resume, (long long)t->o->steps);
+    return agree(t->world, status);
+}
+
+static hp_status find_weights(trainer *t) {
+    if (*t->o->resume)
+        return resume(t);
+    return t->model.kind->load ? t->model.kind->load(&t->model, t->fsdp) : HP_OK;
+}
+
+static hp_status begin_report(trainer *t) {
+    const run_facts facts = {
+        .data = t->data.path,
+        .unit = data_unit(&t->data),
+        .engine = t->model.engine,
+        .n_parameters = t->model.n_parameters,
+        .n_train = t->data.n_train,
+        .n_held_out = t->data.n_tokens - t->data.n_train,
+        .tokens_per_step = tokens_per_step(t),
+        .n_ranks = hp_world_size(t->world),
+        .n_replicas = hp_mesh_size(t->mesh, 0),
+        .n_shards = hp_mesh_size(t->mesh, 1),
+        .first_step = t->first_step,
+        .n_steps = (uint64_t)t->o->steps,
+    };
+    if (hp_world_rank(t->world) != 0)
+        return HP_OK;
+    t->report = calloc(1, sizeof *t->report);
+    if (!t->report)
+        return HP_ERR_MEMORY;
+    return report_begin(t->report, t->o, &facts);
+}
+
+hp_status set_up(trainer *t) {
+    TRY(options_compare(t->world, t->o));
+    TRY(agree(t->world, check_own(t)));
+    TRY(hp_mesh_create(t->world, t->mesh_sizes, 2, &t->mesh));
+    TRY(make_fsdp(t));
+    TRY(agree(t->world, t->model.kind->create(&t->model, t->fsdp)));
+    TRY(hp_fsdp_commit(t->fsdp));
+    TRY(make_optimizer(t));
+    TRY(find_weights(t));
+    return begin_report(t);
+}
+
+void tear_down(trainer *t) {
+    if (t->report)
+        report_close(t->report);
+    free(t->report);
+    hp_optimizer_destroy(t->optimizer);
+    hp_fsdp_destroy(t->fsdp);
+    if (t->model.kind)
+        t->model.kind->close(&t->model);
+    hp_trace_destroy(t->trace);
+    hp_mesh_destroy(t->mesh);
+    free(t->prompt);
+    free(t->held_out);
+    free(t->samples);
+    data_close(&t->data);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hptrain/trainer.h - everything that a run holds, and the parts that work on it.
+ */
+#ifndef HPTRAIN_TRAINER_H
+#define HPTRAIN_TRAINER_H
+
+#include "data.h"
+#include "model.h"
+#include "report.h"
+
+typedef struct trainer {
+    const options *o;
+    hp_world *world;
+    data data;
+    model model;
+    int32_t *samples, *held_out; /* [batch], [eval_samples]; each sample_tokens */
+    int32_t *prompt;             /* of --sample; NULL: none */
+    int n_prompt;
+    int mesh_sizes[2]; /* replicate, shard */
+    hp_mesh *mesh;
+    hp_trace *trace;
+    bool has_traced;
+    hp_fsdp *fsdp;
+    hp_optimizer *optimizer;
+    uint64_t first_step; /* steps done before this run */
+    bool has_saved;
+    uint64_t saved_step; /* of the newest checkpoint, if has_saved */
+    hp_fsdp_stats last;  /* at the end of the last step */
+    report *report;      /* rank 0; else NULL */
+} trainer;
+
+/* setup.c. The trainer comes with options and world alone. Collective. */
+hp_status set_up(trainer *t);
+/* In the reverse order; also after a set_up that failed. */
+void tear_down(trainer *t);
+
+/* Samples, and predictions, of all ranks in one step. */
+uint64_t global_batch(const trainer *t);
+uint64_t tokens_per_step(const trainer *t);
+
+/* sample.c. The ids of --sample. Errors: ARGUMENT naming what is no id of the model. Local. */
+hp_status sample_read_prompt(trainer *t);
+/* Continue it and report. Collective. */
+hp_status sample_generate(trainer *t);
+
+#endif
