@@ -3,12 +3,14 @@
 #
 # setup.sh - the packages that the work on this tree needs, and why: one list.
 #
-# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint all
+# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint all python
 #
 # Says what is missing and why, then installs it with apt-get, as root or through sudo. With -n it
 # only says so, and fails when something is missing. Where there is no apt-get it lists and stops.
-# When nothing is missing it is silent and touches nothing.
+# When nothing is missing it is silent and touches nothing. The group python, which all does not
+# hold, makes build/python with pip: 1.2 GB, for the comparisons with PyTorch alone.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 packages='
 make  make             reads the Makefile
@@ -30,7 +32,12 @@ lint  clang-tidy-14    static analysis
 lint  cppcheck         static analysis, a second opinion
 lint  shellcheck       static analysis of shell scripts
 lint  codespell        spelling
+python python3-venv    makes build/python
 '
+
+# Pinned: what the comparisons with them say holds for these.
+python=build/python
+python_packages=(torch==2.13.0 transformers==5.24.0 safetensors numpy)
 
 fail() {
     printf 'setup: %s\n' "$*" >&2
@@ -46,7 +53,7 @@ rows_of() {
     local group package reason
     while read -r group package reason; do
         case " $* " in
-        *" $group "* | *" all "*) [ -z "$package" ] || printf '%-16s %s\n' "$package" "$reason" ;;
+        *" $group "*) [ -z "$package" ] || printf '%-16s %s\n' "$package" "$reason" ;;
         esac
     done <<<"$packages"
 }
@@ -63,20 +70,37 @@ install_packages() {
         apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
+# Into an environment of its own; the stamp holds what the last whole run installed.
+install_python() {
+    local stamp=$python/installed wanted="${python_packages[*]}"
+    [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || return 0
+    if [ $is_dry = yes ]; then
+        printf 'Missing:\n  %s: %s\ntools/setup.sh python installs it.\n' "$python" "$wanted" >&2
+        exit 1
+    fi
+    printf 'Installing into %s: %s\n' "$python" "$wanted"
+    python3 -m venv "$python" || fail "python3 could not make $python"
+    "$python/bin/python" -m pip install -qq "${python_packages[@]}" ||
+        fail "pip could not install: $wanted"
+    echo "$wanted" >"$stamp"
+}
+
 is_dry=no
 if [ "${1:-}" = -n ]; then
     is_dry=yes
     shift
 fi
-[ $# -gt 0 ] || fail "expected a group: make build test lint all"
+[ $# -gt 0 ] || fail "expected a group: make build test lint all python"
+groups=()
 for group in "$@"; do
     case $group in
-    make | build | test | lint | all) ;;
-    *) fail "expected a group (make build test lint all), given '$group'" ;;
+    make | build | test | lint | python) groups+=("$group") ;;
+    all) groups+=(make build test lint) ;;
+    *) fail "expected a group (make build test lint all python), given '$group'" ;;
     esac
 done
 
-rows=$(rows_of "$@")
+rows=$(rows_of "${groups[@]}")
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     # Without apt-get what counts is whether the tools answer; headers show up in the build.
     if command -v cc >/dev/null && command -v cmake >/dev/null && command -v ninja >/dev/null; then
@@ -94,11 +118,12 @@ while read -r package reason; do
         lines+=$(printf '  %-16s %s' "$package" "$reason")$'\n'
     fi
 done <<<"$rows"
-[ ${#missing[@]} -gt 0 ] || exit 0
-
-if [ $is_dry = yes ]; then
-    printf 'Missing:\n%stools/setup.sh %s installs it.\n' "$lines" "$*" >&2
-    exit 1
+if [ ${#missing[@]} -gt 0 ]; then
+    if [ $is_dry = yes ]; then
+        printf 'Missing:\n%stools/setup.sh %s installs it.\n' "$lines" "$*" >&2
+        exit 1
+    fi
+    printf 'Installing what is missing:\n%s' "$lines"
+    install_packages "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
 fi
-printf 'Installing what is missing:\n%s' "$lines"
-install_packages "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
+[[ " ${groups[*]} " != *" python "* ]] || install_python
