@@ -108,6 +108,11 @@ static qwen3_attention attention_of(const work *t, void *scratch) {
                              .scratch = scratch};
 }
 
+/* Rows that `operand` rounds into. */
+static size_t rounded_rows(const work *t) {
+    return t->s->dtype == HP_FP32 ? 0 : t->n;
+}
+
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
@@ -122,11 +127,11 @@ static size_t lay_attention(const work *t, void *memory, attention_room *out) {
     out->rstd = qwen3_take(&l, HP_FP32, t->n);
     out->q_rstd = qwen3_take(&l, HP_FP32, t->n * s->n_heads);
     out->k_rstd = qwen3_take(&l, HP_FP32, t->n * s->n_kv_heads);
-    out->dy = qwen3_take(&l, s->dtype, t->n * s->hidden);
+    out->dy = qwen3_take(&l, s->dtype, rounded_rows(t) * s->hidden);
     out->d_out = qwen3_take(&l, s->dtype, t->n * t->q_width);
     out->dq_raw = qwen3_take(&l, s->dtype, t->n * t->q_width);
     out->dk_raw = qwen3_take(&l, s->dtype, t->n * t->kv_width);
-    out->dv_raw = qwen3_take(&l, s->dtype, t->n * t->kv_width);
+    out->dv_raw = qwen3_take(&l, s->dtype, rounded_rows(t) * t->kv_width);
     out->dx = qwen3_take(&l, HP_FP32, t->n * s->hidden);
     out->dq = qwen3_take(&l, HP_FP32, t->n * t->q_width);
     out->dk = qwen3_take(&l, HP_FP32, t->n * t->kv_width);
@@ -143,7 +148,7 @@ static size_t lay_swiglu(const work *t, void *memory, swiglu_room *out) {
     out->x = qwen3_take(&l, s->dtype, t->n * s->hidden);
     out->rstd = qwen3_take(&l, HP_FP32, t->n);
     out->act = qwen3_take(&l, s->dtype, t->n * s->intermediate);
-    out->dy = qwen3_take(&l, s->dtype, t->n * s->hidden);
+    out->dy = qwen3_take(&l, s->dtype, rounded_rows(t) * s->hidden);
     out->d_gate = qwen3_take(&l, s->dtype, t->n * s->intermediate);
     out->d_up = qwen3_take(&l, s->dtype, t->n * s->intermediate);
     out->d_act = qwen3_take(&l, HP_FP32, t->n * s->intermediate);
