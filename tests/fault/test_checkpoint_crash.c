@@ -2,93 +2,22 @@
  *
  * test_checkpoint_crash.c - a save that is killed before each of its system calls in turn.
  *
- * This program supplies the calls by which a save changes the disk (other than writing into a
- * file), counts them, and kills itself at the n-th. For every n a checkpoint must load, the old one
- * or the new one, and the next save must clean up. The same with a disk that cannot exchange names,
- * and with a disk whose n-th call fails: then the save must say so, or have succeeded.
+ * The program counts the calls by which a save changes the disk (harmed_disk.h) and kills itself at
+ * the n-th. For every n a checkpoint must load, the old one or the new one, and the next save must
+ * clean up. The same with a disk that cannot exchange names, and with a disk whose n-th call fails:
+ * then the save must say so, or have succeeded.
  */
+#include "fault/harmed_disk.h"
 #include "unit/scratch.h"
-#include "unit/varied_model.h"
+#include "unit/varied_training.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
 
-/* ---- the calls ------------------------------------------------------------------------------- */
-
-enum harm { HARM_NONE, HARM_KILL, HARM_FAIL };
-
-static struct {
-    enum harm harm;
-    int countdown; /* calls until the harm comes */
-    bool cannot_exchange;
-} disk;
-
-/* True when this call has to fail. */
-static bool strike(void) {
-    if (disk.harm == HARM_NONE || --disk.countdown != 0)
-        return false;
-    if (disk.harm == HARM_KILL)
-        kill(getpid(), SIGKILL);
-    errno = EIO;
-    return true;
-}
-
-int fsync(int fd) {
-    return strike() ? -1 : (int)syscall(SYS_fsync, fd);
-}
-
-int mkdir(const char *path, mode_t mode) {
-    return strike() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
-}
-
-int rename(const char *from, const char *to) {
-    return strike() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
-int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
-    if (strike())
-        return -1;
-    if (disk.cannot_exchange) {
-        errno = EINVAL;
-        return -1;
-    }
-    return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
-}
-
-int unlinkat(int fd, const char *path, int flags) {
-    return strike() ? -1 : (int)syscall(SYS_unlinkat, fd, path, flags);
-}
-
-int rmdir(const char *path) {
-    return strike() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
-}
-
 /* ---- saving and loading ---------------------------------------------------------------------- */
-
-static void train(const varied *m, hp_optimizer *o, int from, int to) {
-    for (int t = from; t < to; t++) {
-        varied_pass(m, t, 1);
-        RANK_OK(hp_optimizer_step(o, 0.1));
-    }
-}
-
-static void make(hp_world *world, varied *m, hp_optimizer **o) {
-    varied_create(world, 1, m);
-    RANK_OK(hp_optimizer_create(m->fsdp, "adamw", NULL, o));
-}
-
-static void drop(varied *m, hp_optimizer *o) {
-    hp_optimizer_destroy(o);
-    varied_destroy(m);
-}
 
 /* Train `step` steps; save, harmed by harm at call n (or never); *out_status is what it said. */
 typedef struct attempt {
@@ -103,14 +32,14 @@ static void save(hp_world *world, void *argument) {
     attempt *a = argument;
     varied m;
     hp_optimizer *o;
-    make(world, &m, &o);
-    train(&m, o, 0, (int)a->step);
+    training_make(world, &m, &o);
+    training_run(&m, o, 0, (int)a->step);
     disk.countdown = a->countdown;
     disk.harm = a->harm;
     a->status = hp_checkpoint_save(m.fsdp, o, scratch, a->step);
     disk.harm = HARM_NONE;
     a->is_harmed = disk.countdown <= 0;
-    drop(&m, o);
+    training_drop(&m, o);
 }
 
 /* The one that loads is what training so far gives; *argument becomes its step. */
@@ -120,16 +49,16 @@ static void load(hp_world *world, void *argument) {
     uint64_t *out_step = argument;
     varied_values *values = calloc(2, sizeof *values);
     RANK_CHECK(values != NULL);
-    make(world, &m, &o);
-    make(world, &again, &o_again);
+    training_make(world, &m, &o);
+    training_make(world, &again, &o_again);
     RANK_OK(hp_checkpoint_load(m.fsdp, o, scratch, out_step));
-    train(&again, o_again, 0, (int)*out_step);
+    training_run(&again, o_again, 0, (int)*out_step);
     varied_collect(&m, VARIED_WEIGHTS, values);
     varied_collect(&again, VARIED_WEIGHTS, values + 1);
     RANK_CHECK(memcmp(values, values + 1, sizeof *values) == 0);
     free(values);
-    drop(&again, o_again);
-    drop(&m, o);
+    training_drop(&again, o_again);
+    training_drop(&m, o);
 }
 
 static attempt save_now(uint64_t step) {
@@ -164,17 +93,6 @@ static bool save_killed_at(int n, uint64_t step) {
     return false;
 }
 
-static int count_hidden(void) {
-    int n = 0;
-    DIR *directory = opendir(scratch);
-    assert_non_null(directory);
-    for (struct dirent *entry; (entry = readdir(directory));)
-        n += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") != 0 &&
-             strcmp(entry->d_name, "..") != 0;
-    closedir(directory);
-    return n;
-}
-
 /* Save `step` after step 1, killed at each call in turn, until a save comes through. */
 static void kill_at_each_call(uint64_t step, bool cannot_exchange) {
     int n = 1;
@@ -190,12 +108,12 @@ static void kill_at_each_call(uint64_t step, bool cannot_exchange) {
         const uint64_t found = load_now();
         assert_true(found == 1 || found == step);
         save_now(3);
-        assert_int_equal(count_hidden(), 0);
+        assert_int_equal(scratch_count_hidden(), 0);
         assert_int_equal(scratch_remove(NULL) + scratch_make(NULL), 0); /* afresh */
     }
     disk.cannot_exchange = false;
     assert_true(n > 10); /* there were calls to be killed at */
-    assert_int_equal(count_hidden(), 0);
+    assert_int_equal(scratch_count_hidden(), 0);
 }
 
 static void killed_while_saving_a_new_step(void **state) {
@@ -231,7 +149,7 @@ static void each_call_that_fails_is_told(void **state) {
     }
     assert_true(n_told > 5);
     save_now(3);
-    assert_int_equal(count_hidden(), 0);
+    assert_int_equal(scratch_count_hidden(), 0);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_make, scratch_remove)

@@ -8,9 +8,8 @@
  * falls into a save.
  */
 #include "unit/scratch.h"
-#include "unit/varied_model.h"
+#include "unit/varied_training.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -22,33 +21,16 @@
 
 #include <cmocka.h>
 
-static void train(const varied *m, hp_optimizer *o, int from, int to) {
-    for (int t = from; t < to; t++) {
-        varied_pass(m, t, 1);
-        RANK_OK(hp_optimizer_step(o, 0.1));
-    }
-}
-
-static void make(hp_world *world, varied *m, hp_optimizer **o) {
-    varied_create(world, 1, m);
-    RANK_OK(hp_optimizer_create(m->fsdp, "adamw", NULL, o));
-}
-
-static void drop(varied *m, hp_optimizer *o) {
-    hp_optimizer_destroy(o);
-    varied_destroy(m);
-}
-
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 static void save_once(hp_world *world, void *argument) {
     (void)argument;
     varied m;
     hp_optimizer *o;
-    make(world, &m, &o);
-    train(&m, o, 0, 2);
+    training_make(world, &m, &o);
+    training_run(&m, o, 0, 2);
     RANK_OK(hp_checkpoint_save(m.fsdp, o, scratch, 1));
-    drop(&m, o);
+    training_drop(&m, o);
 }
 
 /* One way to damage a file of the checkpoint; undone after the load. */
@@ -90,7 +72,7 @@ static void load_damaged(varied *m, hp_optimizer *o, const varied_values *good, 
         d->n_refused++;
     } else {
         RANK_CHECK(step == 1 && memcmp(good, before + 1, sizeof *good) == 0);
-        train(m, o, 3, 4); /* so that the next load has something to change */
+        training_run(m, o, 3, 4); /* so that the next load has something to change */
     }
     free(before);
 }
@@ -103,10 +85,10 @@ static void damage_all(hp_world *world, void *argument) {
     (void)argument;
     varied m;
     hp_optimizer *o;
-    make(world, &m, &o);
+    training_make(world, &m, &o);
     RANK_OK(hp_checkpoint_load(m.fsdp, o, scratch, NULL));
     varied_collect(&m, VARIED_WEIGHTS, good);
-    train(&m, o, 2, 3);
+    training_run(&m, o, 2, 3);
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
         char path[256], aside[256];
         snprintf(path, sizeof path, "%s/%s", scratch, files[f]);
@@ -134,7 +116,7 @@ static void damage_all(hp_world *world, void *argument) {
     }
     RANK_OK(hp_checkpoint_load(m.fsdp, o, scratch, NULL)); /* all is as it was */
     free(good);
-    drop(&m, o);
+    training_drop(&m, o);
 }
 
 static void damage_is_refused_and_nothing_changes(void **state) {
@@ -149,13 +131,13 @@ static void load_half_damaged(hp_world *world, void *argument) {
     varied m;
     hp_optimizer *o;
     hp_error error;
-    make(world, &m, &o);
+    training_make(world, &m, &o);
     RANK_FAILS(hp_checkpoint_load(m.fsdp, o, scratch, NULL), HP_ERR_FORMAT);
     hp_last_error_get(&error);
     RANK_CHECK(error.world_rank == 1 && strstr(error.message, "rank 1: "));
     RANK_CHECK(strstr(error.message, "optimizer-00001-of-00002.safetensors: tensor \"exp_avg"));
     RANK_FAILS(hp_optimizer_step(o, 0.1), HP_ERR_STATE);
-    drop(&m, o);
+    training_drop(&m, o);
 }
 
 static void damage_on_one_rank_fails_all(void **state) {
@@ -171,17 +153,6 @@ static void damage_on_one_rank_fails_all(void **state) {
 
 /* ---- a disk that is full, a directory that is read-only -------------------------------------- */
 
-static int count_hidden(void) {
-    int n = 0;
-    DIR *directory = opendir(scratch);
-    assert_non_null(directory);
-    for (struct dirent *entry; (entry = readdir(directory));)
-        n += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") != 0 &&
-             strcmp(entry->d_name, "..") != 0;
-    closedir(directory);
-    return n;
-}
-
 /* Save step 1; then, under a limit that only rank 0 sets and lifts, fail to save step 2. */
 static void save_under_limit(hp_world *world, void *argument) {
     const struct rlimit *limits = argument; /* {tight, usual} */
@@ -189,8 +160,8 @@ static void save_under_limit(hp_world *world, void *argument) {
     varied m;
     hp_optimizer *o;
     uint64_t step = 0;
-    make(world, &m, &o);
-    train(&m, o, 0, 1);
+    training_make(world, &m, &o);
+    training_run(&m, o, 0, 1);
     RANK_OK(hp_checkpoint_save(m.fsdp, o, scratch, 1));
     RANK_OK(hp_barrier(hp_world_group(world)));
     if (is_first)
@@ -207,7 +178,7 @@ static void save_under_limit(hp_world *world, void *argument) {
     RANK_CHECK(step == 1);
     RANK_OK(hp_barrier(hp_world_group(world)));
     RANK_OK(hp_checkpoint_save(m.fsdp, o, scratch, 2));
-    drop(&m, o);
+    training_drop(&m, o);
 }
 
 static void a_file_limit_leaves_the_old_one(void **state) {
@@ -219,7 +190,7 @@ static void a_file_limit_leaves_the_old_one(void **state) {
         limits[0] = limits[1];
         limits[0].rlim_cur = most;
         ranks_run(2, RANKS_THREADS, save_under_limit, limits);
-        assert_int_equal(count_hidden(), 0);
+        assert_int_equal(scratch_count_hidden(), 0);
         assert_false(scratch_has("latest.tmp"));
     }
     signal(SIGXFSZ, before);
@@ -250,7 +221,7 @@ static void save_and_load(hp_world *world, void *argument) {
     varied m;
     hp_optimizer *o;
     uint64_t step = 0;
-    make(world, &m, &o);
+    training_make(world, &m, &o);
     RANK_CHECK(hp_checkpoint_save(m.fsdp, o, scratch, t->step) == t->expected);
     if (t->expected < 0)
         RANK_CHECK(strstr(hp_last_error(), scratch) &&
@@ -258,7 +229,7 @@ static void save_and_load(hp_world *world, void *argument) {
                    strstr(hp_last_error(), "rank "));
     RANK_OK(hp_checkpoint_load(m.fsdp, o, scratch, &step));
     RANK_CHECK(step == t->latest);
-    drop(&m, o);
+    training_drop(&m, o);
 }
 
 static void a_full_disk_leaves_the_old_one(void **state) {
@@ -274,7 +245,7 @@ static void a_full_disk_leaves_the_old_one(void **state) {
         const bool has_room = spare > 5; /* four files of tensors, the index and latest */
         try_save full = {2, has_room ? HP_OK : HP_ERR_FILE, ENOSPC, has_room ? 2 : 1};
         ranks_run(2, RANKS_THREADS, save_and_load, &full);
-        assert_int_equal(count_hidden(), 0);
+        assert_int_equal(scratch_count_hidden(), 0);
         assert_false(scratch_has("latest.tmp"));
         unlink(scratch_path("filler"));
     }
@@ -290,12 +261,12 @@ static void one_dies(hp_world *world, void *argument) {
     (void)argument;
     varied m;
     hp_optimizer *o;
-    make(world, &m, &o);
+    training_make(world, &m, &o);
     RANK_OK(hp_checkpoint_save(m.fsdp, o, scratch, 1));
     if (hp_world_rank(world) == 2)
         ranks_die();
     RANK_FAILS(hp_checkpoint_save(m.fsdp, o, scratch, 2), HP_ERR_PEER);
-    drop(&m, o);
+    training_drop(&m, o);
 }
 
 static void a_rank_that_dies_is_told_and_the_old_one_stays(void **state) {
@@ -312,7 +283,7 @@ static void a_rank_that_dies_is_told_and_the_old_one_stays(void **state) {
     assert_int_equal(status, 0);
     assert_true(scratch_has("step-00000001") && !scratch_has("step-00000002"));
     ranks_run(2, RANKS_THREADS, save_and_load, &again);
-    assert_int_equal(count_hidden(), 0); /* whatever the death left */
+    assert_int_equal(scratch_count_hidden(), 0); /* whatever the death left */
 }
 
 /* ---- kills ----------------------------------------------------------------------------------- */
@@ -322,14 +293,14 @@ static void save_for_ever(hp_world *world, void *argument) {
     const int *pipe_end = argument;
     varied m;
     hp_optimizer *o;
-    make(world, &m, &o);
+    training_make(world, &m, &o);
     for (int t = 0; t < 100000; t++) {
         RANK_OK(hp_checkpoint_save(m.fsdp, o, scratch, (uint64_t)t));
         if (t == 0 && hp_world_rank(world) == 0)
             RANK_CHECK(write(*pipe_end, "x", 1) == 1);
-        train(&m, o, t, t + 1);
+        training_run(&m, o, t, t + 1);
     }
-    drop(&m, o);
+    training_drop(&m, o);
 }
 
 static void run_and_kill(uint64_t after_ns) {
@@ -360,18 +331,18 @@ static void load_and_compare(hp_world *world, void *argument) {
     uint64_t step = 0, *out_step = argument;
     varied_values *values = calloc(2, sizeof *values);
     RANK_CHECK(values != NULL);
-    make(world, &m, &o);
-    make(world, &again, &o_again);
+    training_make(world, &m, &o);
+    training_make(world, &again, &o_again);
     RANK_OK(hp_checkpoint_load(m.fsdp, o, scratch, &step));
-    train(&again, o_again, 0, (int)step);
-    train(&m, o, (int)step, (int)step + 2);
-    train(&again, o_again, (int)step, (int)step + 2);
+    training_run(&again, o_again, 0, (int)step);
+    training_run(&m, o, (int)step, (int)step + 2);
+    training_run(&again, o_again, (int)step, (int)step + 2);
     varied_collect(&m, VARIED_WEIGHTS, values);
     varied_collect(&again, VARIED_WEIGHTS, values + 1);
     RANK_CHECK(memcmp(values, values + 1, sizeof *values) == 0);
     free(values);
-    drop(&again, o_again);
-    drop(&m, o);
+    training_drop(&again, o_again);
+    training_drop(&m, o);
     *out_step = step;
 }
 
@@ -380,7 +351,7 @@ static void a_kill_at_any_moment_leaves_one_that_loads(void **state) {
     uint64_t seed = 42, step = 0, n_hidden = 0;
     for (int i = 0; i < 8; i++) {
         run_and_kill(hpi_random_next(&seed) % 40000000);
-        n_hidden += (uint64_t)count_hidden();
+        n_hidden += (uint64_t)scratch_count_hidden();
         ranks_run(1, RANKS_THREADS, load_and_compare, &step);
     }
     print_message("last step %d, %d hidden directories left on the way\n", (int)step,

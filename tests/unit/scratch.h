@@ -5,6 +5,7 @@
 #ifndef SCRATCH_H
 #define SCRATCH_H
 
+#include <dirent.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,20 @@ static inline const char *scratch_path(const char *name) {
 
 static inline int scratch_has(const char *name) {
     return access(scratch_path(name), F_OK) == 0;
+}
+
+/* What a save that failed or was killed has left: entries with a hidden name; -1 without the
+ * directory. */
+static inline int scratch_count_hidden(void) {
+    int n = 0;
+    DIR *directory = opendir(scratch);
+    if (!directory)
+        return -1;
+    for (struct dirent *entry; (entry = readdir(directory));)
+        n += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") != 0 &&
+             strcmp(entry->d_name, "..") != 0;
+    closedir(directory);
+    return n;
 }
 
 static inline void scratch_write(const char *name, const char *text) {

@@ -89,6 +89,18 @@ static inline double weights_read(const void *values, hp_dtype dtype, uint64_t i
     return bits >> 15 ? -size : size;
 }
 
+static inline uint16_t weights_fp16_bits(double value) {
+    const double size = fabs(value);
+    const unsigned sign = signbit(value) ? 0x8000U : 0;
+    if (size != size || isinf(size))
+        return (uint16_t)(sign | (isinf(size) ? 0x7c00U : 0x7e00U));
+    if (size < 0x1p-14)
+        return (uint16_t)(sign | (unsigned)ldexp(size, 24));
+    const int exponent = ilogb(size);
+    const unsigned bits = ((unsigned)(exponent + 14) << 10) + (unsigned)ldexp(size, 10 - exponent);
+    return (uint16_t)(sign | bits);
+}
+
 /* `value` must be one that dtype has. */
 static inline void weights_write(void *values, hp_dtype dtype, uint64_t i, double value) {
     if (dtype == HP_INT64)
@@ -100,15 +112,7 @@ static inline void weights_write(void *values, hp_dtype dtype, uint64_t i, doubl
     else if (dtype == HP_BF16)
         ((uint16_t *)values)[i] = hpi_fp32_to_bf16((float)value);
     else
-        for (uint32_t bits = 0; bits < 65536; bits++) {
-            const uint16_t h = (uint16_t)bits;
-            const double candidate = weights_read(&h, HP_FP16, 0);
-            if ((candidate == value && !signbit(candidate) == !signbit(value)) ||
-                (candidate != candidate && value != value)) {
-                ((uint16_t *)values)[i] = h;
-                return;
-            }
-        }
+        ((uint16_t *)values)[i] = weights_fp16_bits(value);
 }
 
 /* Equal, the sign of a zero too; a NaN is any NaN. */
