@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# hptrain on a small Qwen3: meshes, accumulation, a resumed run, the model out to a directory and in
+# again, samples, and directories that hold no model that can be loaded.
+set -euo pipefail
+# shellcheck source=tests/cli/hptrain_common.sh
+. tests/cli/hptrain_common.sh
+
+# The largest difference between the losses of two logs is at most 1e-6.
+near() { # WHAT FILE FILE
+    jq -es 'map(select(.event == "step")) | group_by(.step) | length > 0 and
+        all(.[]; length == 2 and (.[0].loss - .[1].loss | fabs) <= 1e-6)' "$2" "$3" >/dev/null ||
+        fail "$1: expected losses within 1e-6, given
+$(losses "$2")
+$(losses "$3")"
+}
+
+echo "== meshes agree bit for bit, in fp32 and with bf16 weights, recomputed or kept"
+for mesh in 1x4 2x2; do
+    "$hprun" -n 4 "$hptrain" "${qwen3[@]}" --batch 2 --mesh $mesh --steps 4 --log "$out/$mesh.jsonl" >/dev/null
+    "$hprun" -n 4 "$hptrain" "${qwen3[@]}" --batch 2 --mesh $mesh --steps 4 --param-dtype bf16 \
+        --reduce-dtype bf16 --log "$out/$mesh.bf16.jsonl" >/dev/null
+done
+"$hprun" -n 4 "$hptrain" "${qwen3[@]}" --batch 2 --steps 4 --recompute --log "$out/recompute.jsonl" >/dev/null
+same "1x4 and 2x2" "$out/1x4.jsonl" "$out/2x2.jsonl"
+same "1x4 and 2x2, bf16" "$out/1x4.bf16.jsonl" "$out/2x2.bf16.jsonl"
+same "recomputed and kept" "$out/1x4.jsonl" "$out/recompute.jsonl"
+! cmp -s <(losses "$out/1x4.jsonl") <(losses "$out/1x4.bf16.jsonl") || fail "--param-dtype: expected other losses"
+
+echo "== two passes of a batch are one of twice the batch"
+for model in "${sizes[*]}" "${mlp[*]}"; do
+    # shellcheck disable=SC2086 # several words
+    "$hprun" -n 2 "$hptrain" $model "${run[@]}" --warmup 2 --steps 6 --batch 4 --accumulate 2 --log "$out/two.jsonl" >/dev/null
+    # shellcheck disable=SC2086
+    "$hprun" -n 2 "$hptrain" $model "${run[@]}" --warmup 2 --steps 6 --batch 8 --log "$out/one.jsonl" >/dev/null
+    near "--accumulate 2, $model" "$out/one.jsonl" "$out/two.jsonl"
+done
+
+echo "== the learning rate rises in a line and falls in half a cosine"
+"$hptrain" "${qwen3[@]}" --steps 8 --lr 1e-3 --lr-min 2e-4 --warmup 4 | jq -es 'map(select(.event == "step").lr) |
+    [., [2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3, 8.8284271e-4, 6e-4, 3.1715729e-4]] | transpose |
+    all(.[]; (.[0] - .[1] | fabs) < 1e-10)' >/dev/null || fail "--warmup: another learning rate"
+"$hptrain" "${qwen3[@]}" --steps 3 --lr 1e-3 --lr-decay none --warmup 0 | jq -es \
+    'map(select(.event == "step").lr) | all(.[]; . == 1e-3)' >/dev/null || fail "--lr-decay none: it decays"
+
+echo "== a run resumed in its warm-up goes on bit for bit: losses, and all bytes of the checkpoint"
+"$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 6 --warmup 5 --save-every 3 --save "$out/whole" --log "$out/whole.jsonl" >/dev/null
+mkdir "$out/half"
+cp -r "$out/whole/step-00000003" "$out/half"
+echo step-00000003 >"$out/half/latest"
+head -n 5 "$out/whole.jsonl" >"$out/half.jsonl"
+"$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 6 --warmup 5 --resume "$out/half" --save "$out/half" --log "$out/half.jsonl" >/dev/null
+same "resumed and not" "$out/whole.jsonl" "$out/half.jsonl"
+diff -r "$out/whole" "$out/half" || fail "resumed: expected the same checkpoints"
+
+echo "== no further step: the loss is measured alone"
+"$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 6 --resume "$out/whole" --log "$out/none.jsonl" >/dev/null
+[ "$(grep -c '"event": "step"' "$out/none.jsonl")" -eq 0 ] || fail "--steps 6 at step 6: expected no step"
+[ "$(held_out "$out/none.jsonl" | tr -dc 0-9.)" = "$(digits held_out_loss_after "$out/whole.jsonl" | tr -dc 0-9.)" ] ||
+    fail "--steps 6 at step 6: expected the loss that the run ended with"
+refused 2 'expected --steps of at least 6, the step of the checkpoint in' "${sizes[@]}" --steps 5 --resume "$out/whole"
+
+echo "== what is written for others loads again: the same loss, the same sample"
+"$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 6 --save "$out/saved" --export hf --sample "In the" --sample-bytes 30 \
+    --log "$out/saved.jsonl" >/dev/null
+"$hptrain" "${run[@]}" --model "$out/saved/hf" --steps 0 --sample "In the" --sample-bytes 30 --log "$out/loaded.jsonl" >/dev/null
+jq -es 'map(select(.event == "end")) | (.[0].held_out_loss_after - .[1].held_out_loss_before | fabs) < 1e-6' \
+    "$out/saved.jsonl" "$out/loaded.jsonl" >/dev/null || fail "--export hf: another held-out loss"
+[ "$(grep sample "$out/saved.jsonl")" = "$(grep sample "$out/loaded.jsonl")" ] || fail "--export hf: another sample"
+"$hptrain" "${run[@]}" --model "$out/saved/hf" --steps 1 --save "$out/again" --export hf --export-dtype bf16 >/dev/null
+[ "$(stat -c %s "$out/again/hf/model.safetensors")" -lt "$(stat -c %s "$out/saved/hf/model.safetensors")" ] ||
+    fail "--export-dtype bf16: expected a smaller file"
+"$hptrain" "${run[@]}" --model "$out/again/hf" --steps 0 >/dev/null || fail "--export-dtype bf16: expected that it loads"
+
+echo "== a sample is so many bytes behind the prompt, and the likeliest one is always the same"
+for seed in 1 2; do
+    "$hptrain" "${run[@]}" --model "$out/saved/hf" --steps 0 --sample "In the" --sample-bytes 50 --temperature 0 \
+        --seed $seed --quiet --output text >"$out/sample.$seed"
+done
+[ "$(stat -c %s "$out/sample.1")" -eq 57 ] || fail "--sample-bytes 50: expected 6 + 50 bytes and a line's end, given $(cat "$out/sample.1")"
+[ "$(head -c 6 "$out/sample.1")" = "In the" ] || fail "--sample: expected the prompt first"
+cmp "$out/sample.1" "$out/sample.2" || fail "--temperature 0: expected the same for each seed"
+"$hptrain" "${run[@]}" --model "$out/saved/hf" --steps 0 --sample "In the" --sample-bytes 50 --top-k 1 \
+    --quiet --output text | cmp - "$out/sample.1" || fail "--top-k 1: expected the likeliest"
+
+echo "== a directory with config.json alone: first weights"
+mkdir "$out/fresh"
+cp "$out/saved/hf/config.json" "$out/fresh"
+"$hptrain" "${run[@]}" --model "$out/fresh" --steps 1 >/dev/null || fail "config.json alone: expected first weights"
+
+echo "== broken directories: the file is named, and the tensor"
+broken() { # TEXT...: each is said of the model in $out/broken
+    refused 1 "$1" --model "$out/broken"
+    local text
+    for text in "$@"; do
+        grep -qF -- "$text" "$out/refused.txt" || fail "expected \"$text\", given $(cat "$out/refused.txt")"
+    done
+}
+model() { # a copy of the good one
+    rm -rf "$out/broken"
+    cp -r "$out/saved/hf" "$out/broken"
+}
+refused 2 'expected no --layers with --model' --model "$out/fresh" --layers 2
+model
+head -c 2000 "$out/saved/hf/model.safetensors" >"$out/broken/model.safetensors"
+broken model.safetensors
+model
+sed -i 's/"vocab_size": 256/"vocab_size": 300/' "$out/broken/config.json"
+broken "expected shape [300, 32]" model.safetensors weight
+model
+sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' "$out/broken/config.json"
+broken model.layers.2
+model
+sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$out/broken/config.json"
+broken model.layers.1
+model
+sed -i 's/"hidden_size": 32/"hidden_size": "32"/' "$out/broken/config.json"
+broken config.json hidden_size
+model
+echo '{' >"$out/broken/config.json"
+broken config.json
+model
+sed -i 's/"vocab_size": 256/"vocab_size": 200/' "$out/broken/config.json"
+rm "$out/broken/model.safetensors"
+refused 1 'expected tokens below 200' --model "$out/broken"

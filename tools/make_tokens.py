@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make a token file of a text, or text of ids. docs/token-files.md describes the file.
+
+usage: make_tokens.py TOKENIZER TEXT OUT
+       make_tokens.py TOKENIZER --decode ID...
+
+TOKENIZER is a directory with a tokenizer.json, as Hugging Face writes it (needs the package
+`tokenizers`), or `bytes`, whose ids are the bytes (needs nothing).
+"""
+import array
+import os
+import struct
+import sys
+
+
+class Bytes:
+    """The smallest tokenizer, with the three functions that are used of a large one."""
+
+    def encode(self, text, add_special_tokens):
+        return type("Encoding", (), {"ids": list(text.encode())})
+
+    def decode(self, ids):
+        return bytes(ids).decode(errors="replace")
+
+    def get_vocab_size(self):
+        return 256
+
+
+def load(name):
+    if name == "bytes":
+        return Bytes()
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        sys.exit("make_tokens: expected the Python package tokenizers (pip install tokenizers)")
+    path = os.path.join(name, "tokenizer.json")
+    if not os.path.exists(path):
+        sys.exit(f"make_tokens: expected {path}, which is not there")
+    return Tokenizer.from_file(path)
+
+
+def write(path, ids, vocab_size):
+    width, code = (2, "H") if vocab_size <= 1 << 16 else (4, "I")
+    body = array.array(code, ids)
+    if body.itemsize != width:
+        sys.exit(f"make_tokens: expected numbers of {width} bytes, this machine has {body.itemsize}")
+    if sys.byteorder == "big":
+        body.byteswap()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<8sIIQI36x", b"HPTOKENS", 1, width, len(ids), vocab_size))
+        body.tofile(file)
+
+
+def main(arguments):
+    if len(arguments) < 3 or (arguments[1] != "--decode" and len(arguments) != 3):
+        sys.exit(__doc__.split("\n\n")[1])
+    tokenizer = load(arguments[0])
+    if arguments[1] == "--decode":
+        print(tokenizer.decode([int(word) for a in arguments[2:] for word in a.split()]))
+        return
+    with open(arguments[1], encoding="utf-8", newline="") as file:
+        ids = tokenizer.encode(file.read(), add_special_tokens=False).ids
+    write(arguments[2], ids, tokenizer.get_vocab_size())
+    print(f"{arguments[2]}: {len(ids)} tokens of a vocabulary of {tokenizer.get_vocab_size()}")
+
+
+main(sys.argv[1:])
