@@ -14,6 +14,7 @@
 #include "layout.h"
 #include "math.h"
 
+#include <assert.h>
 #include <stdbool.h>
 
 /* Fewer rows waste less above the diagonal, more make better products. */
@@ -68,6 +69,7 @@ typedef struct block {
 } block;
 
 static block block_of(const qwen3_attention *a, size_t sequence, size_t head, size_t first) {
+    assert(a->scratch);
     const size_t left = a->seq - first, n_rows = left < BLOCK ? left : BLOCK;
     block b = {.a = a,
                .head = head,
