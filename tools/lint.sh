@@ -32,11 +32,11 @@ cppcheck_() {
     cppcheck --quiet --error-exitcode=1 --std=c11 -j "$jobs" --inline-suppr \
         --enable=warning,performance,portability \
         -D_GNU_SOURCE -DHP_PLAIN_KERNELS=1 -Iinclude -Isrc -Itests -Imodels \
-        src models programs examples tools
+        src plugins models programs examples tools
 }
 clang() { CC=clang-14 tools/build.sh "$build/clang"; }
 tidy() {
-    run-clang-tidy-14 -quiet -p "$build/clang" -j "$jobs" "$PWD/(src|models|programs|examples|tools)/" \
+    run-clang-tidy-14 -quiet -p "$build/clang" -j "$jobs" "$PWD/(src|plugins|models|programs|examples|tools)/" \
         >"$build/tidy.log" 2>&1 && return
     # A finding in a header comes once per file that includes it; the path to it is in tidy.log.
     grep -E '(error|warning): ' "$build/tidy.log" | sed 's/\x1b\[[0-9;]*m//g' | sort -u
