@@ -4,7 +4,7 @@
 # takes more than two lines. Where make itself is missing, `./make` stands in for it.
 BUILD ?= build
 
-.PHONY: all help train test soak bench lint san cluster-test python python-test docs clean
+.PHONY: all help train test soak bench lint san fuzz cluster-test python python-test docs clean
 
 all: ## build everything, the programs into build/bin
 	@tools/setup.sh -n build
@@ -34,6 +34,10 @@ lint: ## format, static analysis, spelling, the rooms' layers, a build with clan
 san: ## quick tests under address, undefined-behaviour and thread sanitizers
 	@tools/setup.sh build test
 	@tools/san.sh $(BUILD)
+
+fuzz: ## the readers of files against random bytes (SECONDS=: for each of them, else 300)
+	@tools/setup.sh build fuzz
+	@tools/fuzz.sh $(BUILD) $(SECONDS)
 
 docs: ## write the generated pages of docs/ again
 	@tools/setup.sh build

@@ -3,7 +3,7 @@
 #
 # setup.sh - the packages that the work on this tree needs, and why: one list.
 #
-# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint all python
+# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint fuzz all python
 #
 # Says what is missing and why, then installs it with apt-get, as root or through sudo. With -n it
 # only says so, and fails when something is missing. Where there is no apt-get it lists and stops.
@@ -32,6 +32,8 @@ lint  clang-tidy-14    static analysis
 lint  cppcheck         static analysis, a second opinion
 lint  shellcheck       static analysis of shell scripts
 lint  codespell        spelling
+fuzz  clang-14         has libFuzzer
+fuzz  libclang-rt-14-dev run time of libFuzzer and of the sanitizers
 python python3-venv    makes build/python
 '
 
@@ -90,13 +92,13 @@ if [ "${1:-}" = -n ]; then
     is_dry=yes
     shift
 fi
-[ $# -gt 0 ] || fail "expected a group: make build test lint all python"
+[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz all python"
 groups=()
 for group in "$@"; do
     case $group in
-    make | build | test | lint | python) groups+=("$group") ;;
-    all) groups+=(make build test lint) ;;
-    *) fail "expected a group (make build test lint all python), given '$group'" ;;
+    make | build | test | lint | fuzz | python) groups+=("$group") ;;
+    all) groups+=(make build test lint fuzz) ;;
+    *) fail "expected a group (make build test lint fuzz all python), given '$group'" ;;
     esac
 done
 
@@ -113,6 +115,7 @@ fi
 missing=()
 lines=
 while read -r package reason; do
+    [[ " ${missing[*]} " != *" $package "* ]] || continue # of two groups
     if ! is_installed "$package"; then
         missing+=("$package")
         lines+=$(printf '  %-16s %s' "$package" "$reason")$'\n'

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# fuzz.sh - the readers of files against libFuzzer, with address and undefined-behaviour sanitizers.
+#
+# usage: tools/fuzz.sh BUILD [SECONDS]     seconds for each of tests/fuzz/fuzz_*.c, 300 unless told
+#
+# The few files that read what others wrote are compiled with clang into BUILD/fuzz, and each target
+# runs on a copy of its seeds, which its own findings join (BUILD/fuzz/corpus). An input that breaks
+# it is written to BUILD/fuzz and named; what was found in earlier runs is in tests/fuzz/corpus, so
+# that it is tried first.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1/fuzz
+seconds=${2:-300}
+cc=${FUZZ_CC:-clang-14}
+
+mkdir -p "$build"
+flags=(-std=c17 -D_GNU_SOURCE -DHP_PLAIN_KERNELS=1 -O1 -g -fno-omit-frame-pointer -ffp-contract=off
+    "-fsanitize=fuzzer,address,undefined" -fno-sanitize-recover=all -Iinclude -Isrc)
+readers=(src/base/*.c src/fsdp/checkpoint/{json,files,safetensors,weights_index}.c)
+
+# run TARGET: prints how far it came; a finding stops everything.
+run() {
+    local name=$1 corpus=$build/corpus/$1 log=$build/$1.log
+    mkdir -p "$corpus"
+    [ ! -d "tests/fuzz/corpus/$name" ] || cp "tests/fuzz/corpus/$name"/* "$corpus"
+    if ! "$build/$name" -max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=1024 \
+        -artifact_prefix="$build/$name." -print_final_stats=1 \
+        -dict=tests/fuzz/json.dict "$corpus" >"$log" 2>&1; then
+        tail -n 60 "$log" >&2
+        echo "fuzz: $name failed; the input is the last of: $build/$name.*" >&2
+        return 1
+    fi
+    printf '%-22s %s executions, %s\n' "$name" \
+        "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" \
+        "$(sed -n 's/.*\(cov: [0-9]* ft: [0-9]* corp: [0-9]*\).*/\1/p' "$log" | tail -n 1)"
+}
+
+for source in tests/fuzz/fuzz_*.c; do
+    name=$(basename "$source" .c)
+    "$cc" "${flags[@]}" "$source" "${readers[@]}" -lpthread -lm -o "$build/$name"
+    run "$name"
+done
