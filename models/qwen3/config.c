@@ -19,41 +19,57 @@
 
 /* ---- the sizes against each other ---- */
 
-static hp_status check_int(const char *name, int value, int least, int most) {
-    if (value >= least && value <= most)
-        return HP_OK;
-    return hp_error_set(HP_ERR_ARGUMENT, "qwen3_config_check", "expected %s of %d to %d, given %d",
-                        name, least, most, value);
+static const char call[] = "qwen3_config_check";
+
+/* The bounds keep every product of two sizes inside 40 bits and of three inside 63. */
+static hp_status check_ints(const qwen3_config *c) {
+    const struct {
+        const char *name;
+        int value, least, most;
+    } sizes[] = {
+        {"vocab_size", c->vocab_size, 1, 1 << 24},
+        {"hidden_size", c->hidden_size, 1, 1 << 16},
+        {"intermediate_size", c->intermediate_size, 1, 1 << 20},
+        {"num_hidden_layers", c->num_hidden_layers, 1, 1024},
+        {"num_attention_heads", c->num_attention_heads, 1, 1024},
+        {"num_key_value_heads", c->num_key_value_heads, 1, 1024},
+        {"head_dim", c->head_dim, 2, 1024},
+        {"max_position_embeddings", c->max_position_embeddings, 1, 1 << 30},
+        {"tie_word_embeddings", c->tie_word_embeddings, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most)
+            return hp_error_set(HP_ERR_ARGUMENT, call, "expected %s of %d to %d, given %d",
+                                sizes[i].name, sizes[i].least, sizes[i].most, sizes[i].value);
+    return HP_OK;
 }
 
 /* A NaN is outside of every interval. */
-static hp_status check_double(const char *name, double value, double least, double most) {
-    if (value >= least && value <= most)
-        return HP_OK;
-    return hp_error_set(HP_ERR_ARGUMENT, "qwen3_config_check", "expected %s of %g to %g, given %g",
-                        name, least, most, value);
+static hp_status check_doubles(const qwen3_config *c) {
+    const struct {
+        const char *name;
+        double value, least, most;
+    } numbers[] = {
+        {"rms_norm_eps", c->rms_norm_eps, 0, 1},
+        {"rope_theta", c->rope_theta, 1, 1e15},
+        {"initializer_range", c->initializer_range, 0, 100},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!(numbers[i].value >= numbers[i].least && numbers[i].value <= numbers[i].most))
+            return hp_error_set(HP_ERR_ARGUMENT, call, "expected %s of %g to %g, given %g",
+                                numbers[i].name, numbers[i].least, numbers[i].most,
+                                numbers[i].value);
+    return HP_OK;
 }
 
-/* The bounds keep every product of two sizes inside 31 bits and of three inside 63. */
 hp_status qwen3_config_check(const qwen3_config *c) {
-    static const char call[] = "qwen3_config_check";
     if (!c || c->size != sizeof *c)
         return hp_error_set(HP_ERR_ARGUMENT, call,
                             "expected a qwen3_config of %zu bytes, given %zu: use "
                             "QWEN3_CONFIG_INIT",
                             sizeof *c, c ? c->size : 0);
-    TRY(check_int("vocab_size", c->vocab_size, 1, 1 << 24));
-    TRY(check_int("hidden_size", c->hidden_size, 1, 1 << 16));
-    TRY(check_int("intermediate_size", c->intermediate_size, 1, 1 << 20));
-    TRY(check_int("num_hidden_layers", c->num_hidden_layers, 1, 1024));
-    TRY(check_int("num_attention_heads", c->num_attention_heads, 1, 1024));
-    TRY(check_int("num_key_value_heads", c->num_key_value_heads, 1, 1024));
-    TRY(check_int("head_dim", c->head_dim, 2, 1024));
-    TRY(check_int("max_position_embeddings", c->max_position_embeddings, 1, 1 << 30));
-    TRY(check_int("tie_word_embeddings", c->tie_word_embeddings, 0, 1));
-    TRY(check_double("rms_norm_eps", c->rms_norm_eps, 0, 1));
-    TRY(check_double("rope_theta", c->rope_theta, 1, 1e15));
-    TRY(check_double("initializer_range", c->initializer_range, 0, 100));
+    TRY(check_ints(c));
+    TRY(check_doubles(c));
     if (c->num_attention_heads % c->num_key_value_heads)
         return hp_error_set(HP_ERR_ARGUMENT, call,
                             "expected num_attention_heads to be a multiple of "
