@@ -45,9 +45,10 @@ struct hp_matmul {
 /* name: "plain", "onednn", or "auto": onednn where it can be loaded, else plain; NULL takes the
  * option HYPER_PARALLEL_MATMUL. n_threads: 1 or more; plain uses one. Errors: ARGUMENT (listing the
  * names), UNSUPPORTED when onednn is asked for and cannot be loaded, saying where it was looked
- * for. Owns: the caller. Threads: one at a time per engine. */
+ * for. Several threads wait for each other as OpenMP's do: where ranks share cores, set
+ * OMP_WAIT_POLICY=passive. Owns: the caller. Threads: one at a time per engine. */
 HP_MUST_CHECK hp_status hp_matmul_open(const char *name, int n_threads, hp_matmul **out_matmul);
-/* Takes NULL. */
+/* What hp_matmul_open gave. Takes NULL. */
 void hp_matmul_close(hp_matmul *matmul);
 
 /* Errors: ARGUMENT (sizes, strides below a row, dtypes), and those of the engine. */

@@ -24,9 +24,10 @@ typedef struct search {
     char said[SAID_BYTES]; /* where it was looked for, or why the file did not load */
 } search;
 
-static void say(search *s, const char *text) {
+static void say(search *s, const char *words, const char *path) {
     const size_t length = strlen(s->said);
-    snprintf(s->said + length, sizeof s->said - length, "%s%s", length ? ", " : "", text);
+    snprintf(s->said + length, sizeof s->said - length, "%s%s%s", length ? " and " : "", words,
+             path);
 }
 
 static void look_in(search *s, const char *folder, const char *below) {
@@ -34,15 +35,12 @@ static void look_in(search *s, const char *folder, const char *below) {
     if (s->is_found || snprintf(path, sizeof path, "%s%s/%s", folder, below, s->file) >= PATH_BYTES)
         return;
     s->is_found = access(path, F_OK) == 0;
-    if (!s->is_found) {
-        path[strlen(path) - strlen(s->file) - 1] = '\0';
-        say(s, path);
+    if (!s->is_found)
         return;
-    }
     s->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!s->handle) {
         s->said[0] = '\0';
-        say(s, dlerror());
+        say(s, dlerror(), "");
     }
 }
 
@@ -51,24 +49,25 @@ static void look_around(search *s, const char *file) {
     static const char *const belows[] = {"/lib/hyperparallel", "/../lib/hyperparallel",
                                          "/../../lib/hyperparallel", "/../hyperparallel"};
     char folder[PATH_BYTES];
-    const char *slash = strrchr(file, '/');
-    if (*file != '/' || snprintf(folder, sizeof folder, "%.*s", (int)(slash - file), file) < 0)
+    if (*file != '/')
         return; /* what a relative path is relative to may have changed */
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(file, '/') - file), file);
     for (size_t i = 0; i < sizeof belows / sizeof *belows; i++)
         look_in(s, folder, belows[i]);
+    if (!s->is_found)
+        say(s, "lib/hyperparallel beside or above ", file);
 }
 
 static void look_everywhere(search *s) {
     static const char here = 0; /* an address inside the library */
     char program[PATH_BYTES];
-    Dl_info about;
+    Dl_info about = {0};
     if (dladdr(&here, &about) && about.dli_fname)
         look_around(s, about.dli_fname);
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length > 0) {
-        program[length] = '\0';
+    program[length < 0 ? 0 : length] = '\0';
+    if (!about.dli_fname || strcmp(program, about.dli_fname) != 0)
         look_around(s, program);
-    }
 }
 
 static hp_status open_loaded(void *handle, const char *file, int n_threads, hp_matmul *out) {
@@ -99,8 +98,9 @@ hp_status hpi_matmul_open_plugin(const char *plugins, const char *file, int n_th
     else
         look_everywhere(&s);
     if (!s.is_found)
-        return HPI_FAIL(HP_ERR_UNSUPPORTED, "%s was looked for in %s, and is not there", file,
-                        s.said);
+        return HPI_FAIL(HP_ERR_UNSUPPORTED,
+                        "%s is not in %s; HYPER_PARALLEL_PLUGINS may name its folder", file,
+                        *plugins ? plugins : s.said);
     if (!s.handle)
         return HPI_FAIL(HP_ERR_UNSUPPORTED, "%s could not be loaded: %s", file, s.said);
     const hp_status status = open_loaded(s.handle, file, n_threads, out_matmul);

@@ -15,6 +15,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <sys/wait.h>
@@ -457,6 +458,44 @@ static void test_warm_calls_take_nothing(void **state) {
     hp_matmul_close(engine);
 }
 
+/* Ranks may be threads of one process, each with an engine of its own. */
+enum { N_RANKS = 4, SIDE = 96 };
+
+typedef struct rank {
+    pthread_t thread;
+    hp_status status;
+    float out[SIDE * SIDE];
+} rank;
+
+static void *run_rank(void *argument) {
+    rank *r = argument;
+    hp_matmul *engine;
+    r->status = hp_matmul_open("auto", 1, &engine);
+    if (r->status < 0)
+        return NULL;
+    for (int64_t k = 1; k <= SIDE && r->status == HP_OK; k++) {
+        const hp_matmul_args p = {SIDE, SIDE,     k,        HP_FP32, HP_FP32, 0,    1,
+                                  1,    a.memory, b.memory, r->out,  SIDE,    SIDE, SIDE};
+        r->status = hp_matmul_run(engine, &p);
+    }
+    hp_matmul_close(engine);
+    return NULL;
+}
+
+static void test_ranks_as_threads(void **state) {
+    static rank ranks[N_RANKS];
+    (void)state;
+    fill(&a, a.memory, HP_FP32, SIDE, SIDE, SIDE, 0, 1);
+    fill(&b, b.memory, HP_FP32, SIDE, SIDE, SIDE, 0, 2);
+    for (int i = 0; i < N_RANKS; i++)
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    for (int i = 0; i < N_RANKS; i++) {
+        pthread_join(ranks[i].thread, NULL);
+        assert_int_equal(ranks[i].status, HP_OK);
+        assert_memory_equal(ranks[i].out, ranks[0].out, sizeof ranks[0].out);
+    }
+}
+
 /* More shapes than the table keeps. */
 static void test_many_shapes(void **state) {
     (void)state;
@@ -507,6 +546,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_starved),
         cmocka_unit_test(test_warm_calls_take_nothing),
         cmocka_unit_test(test_many_shapes),
+        cmocka_unit_test(test_ranks_as_threads),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_other_processors),
         cmocka_unit_test(test_onednn_threaded), /* from here on this process has threads */
