@@ -63,10 +63,14 @@ static void *allocate(size_t n_bytes) {
     return memory;
 }
 
-static uint64_t now_ns(void) {
+static uint64_t read_ns(clockid_t clock) {
     struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    (void)clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t now_ns(void) {
+    return read_ns(CLOCK_MONOTONIC);
 }
 
 static int is_first(const probe *p) {
@@ -251,14 +255,16 @@ static void serve(probe *p, char **arguments) {
         stopwatch *s = &p->stopwatch;
         uint64_t forward_ns;
         s->weights_ns = s->attention_ns = 0;
-        const uint64_t begin_ns = now_ns();
+        const uint64_t begin_ns = now_ns(), begin_cpu_ns = read_ns(CLOCK_PROCESS_CPUTIME_ID);
         const double loss = train_pass(p, 0, &forward_ns);
         const uint64_t passes_ns = now_ns() - begin_ns;
         ok(hp_optimizer_step(adamw, rate));
         const uint64_t all_ns = now_ns() - begin_ns;
-        printf("{\"loss\": %.9g, \"step_ms\": %.3f, \"forward_ms\": %.3f, \"backward_ms\": %.3f, "
+        const uint64_t cpu_ns = read_ns(CLOCK_PROCESS_CPUTIME_ID) - begin_cpu_ns;
+        printf("{\"loss\": %.9g, \"step_ms\": %.3f, \"cpu_ms\": %.3f, \"forward_ms\": %.3f, "
+               "\"backward_ms\": %.3f, "
                "\"optimizer_ms\": %.3f, \"products_ms\": %.3f, \"attention_products_ms\": %.3f}\n",
-               loss, (double)all_ns * 1e-6, (double)forward_ns * 1e-6,
+               loss, (double)all_ns * 1e-6, (double)cpu_ns * 1e-6, (double)forward_ns * 1e-6,
                (double)(passes_ns - forward_ns) * 1e-6, (double)(all_ns - passes_ns) * 1e-6,
                (double)s->weights_ns * 1e-6, (double)s->attention_ns * 1e-6);
         (void)fflush(stdout);
