@@ -7,8 +7,9 @@
 #
 # Both start from the same weights, see the same tokens, run one thread on the same core, and step
 # in turn: each sleeps while the other computes. A step is forward, backward and AdamW, fp32, with
-# nothing computed again. The peer is Transformers' model with PyTorch's own attention and whichever of its
-# three AdamW loops is the fastest here. The losses must agree, or the two did not do the same work.
+# nothing computed again. The peer is Transformers' model with PyTorch's own attention and whichever
+# of its three AdamW loops is the fastest here. The losses must agree, or the two did not do the same
+# work.
 # Prints medians, their ratio, and where our time goes. Needs torch and transformers.
 import argparse
 import json
