@@ -21,7 +21,7 @@ tools/build.sh "$build" -- hprun hptrain
 rm -rf "$out"
 mkdir -p "$out"
 run=("$build/bin/hprun" -n 8 "$build/bin/hptrain" --mesh 2x4
-    --batch 3 --steps 950 --lr-min 1.2e-4 --eval-every 50 --sample "And God said" --output text
+    --batch 3 --steps 1150 --lr-min 1.2e-4 --eval-every 100 --sample "And God said" --output text
     --save "$out/checkpoint" --export hf --log "$out/run.jsonl" --trace "$out/trace"
     --curve "$out/loss.svg" "$@")
 echo "== ${run[*]}"

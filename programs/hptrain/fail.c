@@ -6,6 +6,8 @@
 
 #include <hyperparallel/coll.h>
 
+#include <string.h>
+
 /* The lowest rank that failed wins: its number stands in front of its status. */
 enum { RANK_STEP = 256 };
 
@@ -39,7 +41,7 @@ void failure_print(FILE *file, hp_status status, int world_rank) {
         text = e.message;
     else if (!is_mine(&e, world_rank))
         text = "";
-    if (world_rank >= 0)
+    if (world_rank >= 0 && strncmp(text, "rank ", 5) != 0) /* some name it themselves */
         snprintf(who, sizeof who, "rank %d: ", world_rank);
     if (*text)
         fprintf(file, "hptrain: %s%s\n", who, text);

@@ -79,6 +79,7 @@ static void write_begin(FILE *file, const options *o, const void *what) {
     const run_facts *f = what;
     write_text(file, "model", o->model);
     write_count(file, "n_parameters", f->n_parameters);
+    write_count(file, "vocab_size", (uint64_t)f->vocab_size);
     write_text(file, "data", f->data);
     write_text(file, "unit", f->unit);
     write_count(file, "n_train", f->n_train);

@@ -15,6 +15,7 @@
 typedef struct run_facts {
     const char *data, *unit; /* "byte" or "token" */
     const char *engine;      /* of matrix products */
+    int vocab_size;          /* of the model */
     uint64_t n_parameters, n_train, n_held_out, tokens_per_step;
     int n_ranks, n_replicas, n_shards;
     uint64_t first_step, n_steps; /* steps done before this run, and after it */

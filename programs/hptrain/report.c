@@ -71,6 +71,10 @@ static void say_facts(FILE *out, const run_facts *f, const options *o) {
         fprintf(out, "steps %s to %s, %s %ss predicted in each\n",
                 grouped(f->first_step + 1, text[0]), grouped(f->n_steps, text[1]),
                 grouped(f->tokens_per_step, text[2]), f->unit);
+    if (f->vocab_size > 256 && strcmp(f->unit, "byte") == 0)
+        fprintf(out,
+                "the model has %d tokens and gets bytes: is --data meant to be a token file?\n",
+                f->vocab_size);
     const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (f->n_ranks > n_cores)
         fprintf(out, "%d ranks share %ld cores: most of what is exposed is waiting for a core\n",

@@ -81,15 +81,18 @@ static hp_status report_tokens(trainer *t, const int32_t *tokens, int n) {
     return status;
 }
 
+static hp_status generate(trainer *t, int32_t *tokens, int n) {
+    TRY(agree(t->world, tokens ? HP_OK : fail(HP_ERR_MEMORY, "expected memory for %d tokens", n)));
+    TRY(t->model.kind->generate(&t->model, t->prompt, t->n_prompt, n, tokens));
+    return t->report ? report_tokens(t, tokens, n) : HP_OK;
+}
+
 hp_status sample_generate(trainer *t) {
     const int n = (int)t->o->sample_bytes;
     if (!t->prompt)
         return HP_OK;
     int32_t *tokens = malloc((size_t)n * sizeof *tokens);
-    TRY(agree(t->world, tokens ? HP_OK : fail(HP_ERR_MEMORY, "expected memory for %d tokens", n)));
-    hp_status status = t->model.kind->generate(&t->model, t->prompt, t->n_prompt, n, tokens);
-    if (status == HP_OK && t->report)
-        status = report_tokens(t, tokens, n);
+    const hp_status status = generate(t, tokens, n);
     free(tokens);
     return status;
 }

@@ -122,6 +122,7 @@ static hp_status begin_report(trainer *t) {
         .data = t->data.path,
         .unit = data_unit(&t->data),
         .engine = t->model.engine,
+        .vocab_size = t->model.vocab_size,
         .n_parameters = t->model.n_parameters,
         .n_train = t->data.n_train,
         .n_held_out = t->data.n_tokens - t->data.n_train,
