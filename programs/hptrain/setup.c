@@ -103,7 +103,7 @@ static hp_status make_optimizer(trainer *t) {
 static hp_status resume(trainer *t) {
     TRY(hp_checkpoint_load(t->fsdp, t->optimizer, t->o->resume, &t->first_step));
     hp_status status = HP_OK;
-    if (t->first_step > (uint64_t)t->o->steps)
+    if (t->o->steps && t->first_step > (uint64_t)t->o->steps)
         status = fail(HP_ERR_ARGUMENT,
                       "expected --steps of at least %llu, the step of the checkpoint in %s, given "
                       "%lld",
@@ -131,7 +131,7 @@ static hp_status begin_report(trainer *t) {
         .n_replicas = hp_mesh_size(t->mesh, 0),
         .n_shards = hp_mesh_size(t->mesh, 1),
         .first_step = t->first_step,
-        .n_steps = (uint64_t)t->o->steps,
+        .n_steps = t->last_step,
     };
     if (hp_world_rank(t->world) != 0)
         return HP_OK;
@@ -150,6 +150,7 @@ hp_status set_up(trainer *t) {
     TRY(hp_fsdp_commit(t->fsdp));
     TRY(make_optimizer(t));
     TRY(find_weights(t));
+    t->last_step = t->o->steps ? (uint64_t)t->o->steps : t->first_step;
     return begin_report(t);
 }
 

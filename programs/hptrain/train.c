@@ -193,10 +193,10 @@ static hp_status train_all(trainer *t, uint64_t *out_done, bool *out_stop) {
     uint64_t step = t->first_step;
     bool stop = false;
     TRY(evaluate(t, step, &ignored));
-    while (step < (uint64_t)t->o->steps && !stop) {
+    while (step < t->last_step && !stop) {
         step_record record;
         TRY(train_step(t, step++, &record, &stop));
-        if (is_due(t->o->eval_every, step) || stop || step == (uint64_t)t->o->steps)
+        if (is_due(t->o->eval_every, step) || stop || step == t->last_step)
             TRY(evaluate(t, step, &record.held_out_loss));
         if (t->report)
             TRY(report_step(t->report, &record));

@@ -24,6 +24,7 @@ typedef struct trainer {
     hp_fsdp *fsdp;
     hp_optimizer *optimizer;
     uint64_t first_step; /* steps done before this run */
+    uint64_t last_step;  /* and after it */
     bool has_saved;
     uint64_t saved_step; /* of the newest checkpoint, if has_saved */
     hp_fsdp_stats last;  /* at the end of the last step */

@@ -77,6 +77,23 @@ fi
 [ "$(cat "$out/diverge/latest")" = "$before" ] || fail "diverging: expected the old checkpoint"
 
 echo "== wrong command lines"
+# of every row of the table that does not take any text
+n=0
+while IFS='|' read -r kind name; do
+    case $kind in
+    COUNT) given=nonsense expected="expected --$name to be a whole number from " ;;
+    REAL) given=-1 expected="expected --$name to be a number from " ;;
+    CHOICE) given=nonsense expected="expected --$name to be " ;;
+    *) continue ;;
+    esac
+    status=0
+    "$hptrain" "--$name=$given" >"$out/said" 2>&1 || status=$?
+    [ $status -eq 2 ] || fail "--$name=$given: expected status 2, given $status"
+    grep -F -- "$expected" "$out/said" | grep -qF -- "given \"$given\"" ||
+        fail "--$name=$given: expected \"$expected\", given $(cat "$out/said")"
+    n=$((n + 1))
+done < <(sed -n 's/^X([a-z_0-9]*, \([A-Z]*\), "\([a-z0-9-]*\)".*/\1|\2/p' programs/hptrain/options.def)
+[ $n -gt 40 ] || fail "expected more than 40 options with values of their own, found $n"
 refused 2 'expected --steps to be a whole number from 0 to 1000000000, given "ten"' --steps ten
 refused 2 'expected --prefetch to be a whole number from 0 to 16, given "17"' --prefetch 17
 refused 2 'expected --lr to be a number from 0 to 1e+06, given "nan"' --lr nan

@@ -56,7 +56,9 @@ diff -r "$out/whole" "$out/half" || fail "resumed: expected the same checkpoints
 
 echo "== no further step: the loss is measured alone"
 "$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 6 --resume "$out/whole" --log "$out/none.jsonl" >/dev/null
-[ "$(grep -c '"event": "step"' "$out/none.jsonl")" -eq 0 ] || fail "--steps 6 at step 6: expected no step"
+"$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 0 --resume "$out/whole" >"$out/zero.jsonl"
+[ "$(held_out "$out/none.jsonl")" = "$(held_out "$out/zero.jsonl")" ] || fail "--steps 0: expected the same loss"
+[ "$(cat "$out/none.jsonl" "$out/zero.jsonl" | grep -c '"event": "step"')" -eq 0 ] || fail "--steps 6 at step 6: expected no step"
 [ "$(held_out "$out/none.jsonl" | tr -dc 0-9.)" = "$(digits held_out_loss_after "$out/whole.jsonl" | tr -dc 0-9.)" ] ||
     fail "--steps 6 at step 6: expected the loss that the run ended with"
 refused 2 'expected --steps of at least 6, the step of the checkpoint in' "${sizes[@]}" --steps 5 --resume "$out/whole"
