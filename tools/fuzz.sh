@@ -17,8 +17,9 @@ cc=${FUZZ_CC:-clang-14}
 
 mkdir -p "$build"
 flags=(-std=c17 -D_GNU_SOURCE -DHP_PLAIN_KERNELS=1 -O1 -g -fno-omit-frame-pointer -ffp-contract=off
-    "-fsanitize=fuzzer,address,undefined" -fno-sanitize-recover=all -Iinclude -Isrc)
-readers=(src/base/*.c src/fsdp/checkpoint/{json,files,safetensors,weights_index}.c)
+    "-fsanitize=fuzzer,address,undefined" -fno-sanitize-recover=all -Iinclude -Isrc -Imodels)
+readers=(src/base/*.c src/fsdp/checkpoint/{json,files,safetensors,weights_index}.c
+    models/qwen3/config{,_read}.c)
 
 # run TARGET: prints how far it came; a finding stops everything.
 run() {
@@ -39,6 +40,6 @@ run() {
 
 for source in tests/fuzz/fuzz_*.c; do
     name=$(basename "$source" .c)
-    "$cc" "${flags[@]}" "$source" "${readers[@]}" -lpthread -lm -o "$build/$name"
+    "$cc" "${flags[@]}" "$source" "${readers[@]}" -lcjson -lpthread -lm -o "$build/$name"
     run "$name"
 done
