@@ -61,7 +61,6 @@ static void save_body(hp_world *world, void *argument) {
 
 static void load_body(hp_world *world, void *argument) {
     job *j = argument;
-    j->config.options.seed = 77;
     small s = small_begin(world, &j->config);
     if (j->says)
         FAILS_SAYING(hp_weights_load(s.fsdp, j->directory), HP_ERR_FORMAT, j->says);
@@ -76,6 +75,7 @@ static void save(job *j) {
 }
 
 static void load(job *j) {
+    j->config.options.seed = 77; /* other weights than the file's */
     ranks_run(j->config.n_replicas * j->config.n_shards, RANKS_THREADS, load_body, j);
 }
 
