@@ -44,7 +44,7 @@ typedef struct probe {
     int n_batches;
 } probe;
 
-static void end(const char *expected, const char *given) {
+static _Noreturn void end(const char *expected, const char *given) {
     fprintf(stderr, "qwen3_probe: expected %s, given %s\n", expected, given);
     exit(2);
 }
@@ -107,6 +107,8 @@ static void read_tokens(probe *p, const char *path) {
     if (!file || fseek(file, 0, SEEK_END) != 0)
         end("a file of tokens", path);
     const size_t n_batches = (size_t)ftell(file) / rows_bytes;
+    if (n_batches == 0)
+        end("a whole batch of tokens", path);
     int32_t *rows = allocate(rows_bytes);
     p->inputs = allocate(n_batches * n * 4);
     p->targets = allocate(n_batches * n * 4);
@@ -202,6 +204,7 @@ static void losses(probe *p, char **arguments) {
         end("to write losses", arguments[0]);
 }
 
+/* Plain: no momentum, no decay. */
 static void sgd(probe *p, char **arguments) {
     hp_optimizer *optimizer;
     uint64_t ignored_ns;
@@ -262,8 +265,8 @@ static void serve(probe *p, char **arguments) {
         const uint64_t all_ns = now_ns() - begin_ns;
         const uint64_t cpu_ns = read_ns(CLOCK_PROCESS_CPUTIME_ID) - begin_cpu_ns;
         printf("{\"loss\": %.9g, \"step_ms\": %.3f, \"cpu_ms\": %.3f, \"forward_ms\": %.3f, "
-               "\"backward_ms\": %.3f, "
-               "\"optimizer_ms\": %.3f, \"products_ms\": %.3f, \"attention_products_ms\": %.3f}\n",
+               "\"backward_ms\": %.3f, \"optimizer_ms\": %.3f, "
+               "\"products_ms\": %.3f, \"attention_products_ms\": %.3f}\n",
                loss, (double)all_ns * 1e-6, (double)cpu_ns * 1e-6, (double)forward_ns * 1e-6,
                (double)(passes_ns - forward_ns) * 1e-6, (double)(all_ns - passes_ns) * 1e-6,
                (double)s->weights_ns * 1e-6, (double)s->attention_ns * 1e-6);
@@ -291,7 +294,6 @@ static char **run(probe *p, char **argv) {
         return argv + 1 + commands[i].n_arguments;
     }
     end("a command", *argv);
-    return NULL;
 }
 
 int main(int argc, char **argv) {
