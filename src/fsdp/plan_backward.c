@@ -79,7 +79,6 @@ static void take_grad(hpi_plan *plan, uint32_t unit) {
     if (plan->grad_owner[slot] != HPI_NOBODY)
         release_grad(plan, plan->grad_owner[slot]);
     plan->grad_owner[slot] = unit;
-    plan->units[unit].grad_drained = 0;
     plan->units[unit].grad =
         hpi_emit_allocate(plan, unit, config->grad_slots[slot], config->units[unit].grad_bytes);
 }

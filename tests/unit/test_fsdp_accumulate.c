@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-enum { N_RANKS = 8, N_PARAMS = 4, MAX_ELEMENTS = 40, MAX_BACKWARDS = 9 };
+enum { N_RANKS = 8, N_PARAMS = 4, MAX_ELEMENTS = 40, MAX_BACKWARDS = 9, N_OTHER = 256 };
 
 /* ---- the loops --------------------------------------------------------------------------- */
 
@@ -68,7 +68,7 @@ struct bench {
     const struct job *job;
     hp_mesh *mesh;
     hp_fsdp *fsdp;
-    hp_unit *unit;
+    hp_unit *unit, *other; /* the other one leaves NaN where gradients are written */
     int rank;
     hp_dtype grad[N_PARAMS];
 };
@@ -107,6 +107,11 @@ static void set_up(struct bench *b, hp_world *world, const struct job *job) {
         params[p].shard_dim = declared[p].shard_dim;
     }
     RANK_OK(hp_unit_create(b->fsdp, "unit", params, N_PARAMS, NULL, &b->unit));
+    hp_param large = HP_PARAM_INIT;
+    large.name = "large";
+    large.n_dims = 1;
+    large.shape[0] = N_OTHER;
+    RANK_OK(hp_unit_create(b->fsdp, "other", &large, 1, NULL, &b->other));
     for (int p = 0; p < N_PARAMS; p++) {
         hp_dtype data;
         RANK_OK(hp_param_dtypes(b->unit, p, &data, &b->grad[p]));
@@ -137,6 +142,16 @@ static void fill_gradient(const struct bench *b, int rank, int backward, int p, 
         store(b->grad[p], out, k, (float)((seed * 7 + k) % 5) - 2.0F);
 }
 
+static void run_other(struct bench *b) {
+    hp_dtype data, grad;
+    RANK_OK(hp_param_dtypes(b->other, 0, &data, &grad));
+    RANK_OK(hp_forward_begin(b->other));
+    RANK_OK(hp_forward_end(b->other));
+    RANK_OK(hp_backward_begin(b->other));
+    memset(hp_param_grad(b->other, 0), 0xff, N_OTHER * hp_dtype_size(grad));
+    RANK_OK(hp_backward_end(b->other));
+}
+
 static void run_backwards(struct bench *b, int n, int *backward) {
     for (int use = 0; use < n + b->job->n_unused; use++) {
         RANK_OK(hp_forward_begin(b->unit));
@@ -165,6 +180,7 @@ static int run_step(struct bench *b) {
     for (int pass = 0; pass < b->job->n_passes; pass++) {
         const bool is_last = pass + 1 == b->job->n_passes;
         RANK_OK(hp_fsdp_begin(b->fsdp, is_last ? HP_SYNC : HP_NO_SYNC));
+        run_other(b);
         run_backwards(b, is_last ? b->job->n_last : b->job->n_uses, &backward);
         RANK_OK(hp_fsdp_end(b->fsdp));
         if (!is_last)
@@ -216,12 +232,26 @@ static void expect_same(const struct bench *b, int p, const hp_shard *shard, con
     ranks_fail(__FILE__, __LINE__, text, 0);
 }
 
+/* Where rows end a shard is padded to the size of the others, with zeros for ever. */
+static void expect_zero_padding(const struct bench *b, int p, const hp_shard *shard) {
+    const int64_t n_shards = b->job->n_shards;
+    const int64_t chunk = (declared[p].shape[0] + n_shards - 1) / n_shards;
+    const size_t row =
+        (size_t)(declared[p].n_dims == 2 ? declared[p].shape[1] : 1) * hp_dtype_size(shard->dtype);
+    const size_t end = (size_t)chunk * row;
+    const unsigned char *grad = shard->grad;
+    for (size_t k = (size_t)(shard->end - shard->begin) * row; k < end; k++)
+        RANK_CHECK(grad[k] == 0);
+}
+
 /* Shards along dimension 1 hold a piece of each row. */
 static void expect_shard(const struct bench *b, int p, const unsigned char *whole) {
     hp_shard shard;
     RANK_OK(hp_param_shard(b->unit, p, &shard));
     const size_t bytes = hp_dtype_size(shard.dtype);
     const bool is_inner = declared[p].shard_dim == 1;
+    if (declared[p].shard_dim == 0)
+        expect_zero_padding(b, p, &shard);
     const uint64_t row = declared[p].n_dims == 2 ? (uint64_t)declared[p].shape[1] : 1;
     const uint64_t n_pieces = is_inner ? (uint64_t)declared[p].shape[0] : 1;
     const uint64_t n = shard.n_elements / n_pieces, begin = (uint64_t)shard.begin;
