@@ -2,8 +2,8 @@
  *
  * test_qwen3_config.c - config.json: what Transformers writes is read, what is broken is refused.
  *
- * A refusal must name the file and the field, and leave the caller's struct as it was. The texts of
- * both Transformers versions were written by save_pretrained.
+ * A refusal must name the file and the field, and leave the caller's struct as it was. The text of
+ * Transformers 5 was written by save_pretrained, that of 4.51 by hand after its documentation.
  */
 #include <setjmp.h>
 #include <stdarg.h>
