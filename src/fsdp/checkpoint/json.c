@@ -136,29 +136,34 @@ static bool link_nodes(const jsmntok_t *tokens, int n, char *text, hpi_json_node
     return true;
 }
 
-/* jsmn closes a bracket in time proportional to the depth: a hostile text of nothing but brackets
- * would take days. */
-static bool is_shallow(const char *text, uint64_t n_bytes) {
+/* One value in brackets that are closed as often as opened, with nothing but white space behind it:
+ * jsmn loses count where a colon stands behind the root. And shallow: it closes a bracket in time
+ * proportional to the depth, so a hostile text of nothing but brackets would take days. */
+static bool is_bracketed(const char *text, uint64_t n_bytes) {
     int depth = 0;
-    bool in_string = false;
+    bool in_string = false, is_over = false;
     for (uint64_t i = 0; i < n_bytes; i++) {
-        if (in_string && text[i] == '\\')
+        const char c = text[i];
+        if (is_over && !strchr(" \t\r\n", c))
+            return false;
+        if (in_string && c == '\\')
             i++;
-        else if (text[i] == '"')
+        else if (c == '"')
             in_string = !in_string;
         else if (!in_string)
-            depth += (text[i] == '[' || text[i] == '{') - (text[i] == ']' || text[i] == '}');
-        if (depth > most_depth)
+            depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+        if (depth > most_depth || depth < 0)
             return false;
+        is_over = is_over || (depth == 0 && (c == ']' || c == '}') && !in_string);
     }
-    return true;
+    return depth == 0;
 }
 
 /* The tokens of the text in memory of their own, *out_n of them; NULL with the record written. */
 static jsmntok_t *tokenize(const char *what, const char *text, uint64_t n_bytes, int *out_n) {
     jsmn_parser parser;
     jsmn_init(&parser);
-    const bool is_fit = n_bytes <= most_bytes && is_shallow(text, n_bytes);
+    const bool is_fit = n_bytes <= most_bytes && is_bracketed(text, n_bytes);
     const int n = is_fit ? jsmn_parse(&parser, text, n_bytes, NULL, 0) : -1;
     jsmntok_t *tokens = n > 0 ? hpi_alloc((size_t)n, sizeof *tokens) : NULL;
     if (n > 0 && !tokens)
