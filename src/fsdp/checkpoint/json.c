@@ -2,10 +2,11 @@
  *
  * json.c - JSON for checkpoints: jsmn finds the tokens, this file checks and links them.
  *
- * jsmn, even in strict mode, takes texts such as {"a" "b"} or two roots. What it hands over is
- * therefore checked once (one root, each key a string with one value, no NUL) and kept in nodes
- * that know where the next sibling is. A missing or doubled comma in an array is still taken: such
- * a text has one meaning at most, and what is in it is checked by whoever reads it.
+ * jsmn, even in strict mode, takes texts such as {"a" "b"}, []:] or [1[:]. What it hands over is
+ * therefore checked once (one root, each key a string with one value, numbers and words that are
+ * such, no NUL) and kept in nodes that know where the next sibling is. A missing or doubled comma
+ * in an array is still taken: such a text has one meaning at most, and what is in it is checked by
+ * whoever reads it.
  */
 #include "json.h"
 
@@ -106,6 +107,44 @@ static hpi_json_type type_of(const jsmntok_t *token) {
     }
 }
 
+static const char *skip_digits(const char *at, const char *end) {
+    while (at < end && isdigit((unsigned char)*at))
+        at++;
+    return at;
+}
+
+static bool is_number(const char *at, const char *end) {
+    at += at < end && *at == '-';
+    const char *digits = at;
+    at = skip_digits(at, end);
+    if (at == digits || (*digits == '0' && at > digits + 1))
+        return false;
+    if (at < end && *at == '.') {
+        digits = ++at;
+        at = skip_digits(at, end);
+        if (at == digits)
+            return false;
+    }
+    if (at < end && (*at == 'e' || *at == 'E')) {
+        at++;
+        digits = at += at < end && (*at == '+' || *at == '-');
+        at = skip_digits(at, end);
+        if (at == digits)
+            return false;
+    }
+    return at == end;
+}
+
+/* jsmn looks at the first letter alone and takes brackets and colons into the rest. */
+static bool is_primitive(const char *text, const jsmntok_t *token) {
+    static const char *const words[] = {"true", "false", "null"};
+    const size_t n = (size_t)(token->end - token->start);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i]) == n && memcmp(text + token->start, words[i], n) == 0)
+            return true;
+    return is_number(text + token->start, text + token->end);
+}
+
 /* Each token hangs where JSON allows it: a key in an object, everything else under a key or in an
  * array. */
 static bool is_well_placed(const jsmntok_t *tokens, int i) {
@@ -122,7 +161,8 @@ static bool is_well_placed(const jsmntok_t *tokens, int i) {
 
 static bool link_nodes(const jsmntok_t *tokens, int n, char *text, hpi_json_node *nodes) {
     for (int i = 0; i < n; i++) {
-        if (!is_well_placed(tokens, i))
+        if (!is_well_placed(tokens, i) ||
+            (tokens[i].type == JSMN_PRIMITIVE && !is_primitive(text, &tokens[i])))
             return false;
         nodes[i] =
             (hpi_json_node){type_of(&tokens[i]), (uint32_t)tokens[i].start, (uint32_t)tokens[i].end,
@@ -194,8 +234,8 @@ hp_status hpi_json_parse(const char *what, char *text, uint64_t n_bytes, hpi_jso
     if (!is_good) {
         hpi_free(nodes);
         return HPI_FAIL(HP_ERR_FORMAT,
-                        "%s: expected JSON, found a value out of place or a string "
-                        "with a bad escape",
+                        "%s: expected JSON, found a value out of place, a word that is none or a "
+                        "string with a bad escape",
                         what);
     }
     *out_json = (hpi_json){text, nodes, (uint32_t)n};
