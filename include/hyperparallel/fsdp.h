@@ -221,12 +221,12 @@ HP_MUST_CHECK hp_status hp_checkpoint_load(hp_fsdp *fsdp, hp_optimizer *optimize
 /* Load the weights by their names from a safetensors file, or from a directory that holds
  * model.safetensors, or model.safetensors.index.json with its files. Each rank reads its own
  * intervals alone, through a small block. F32, BF16, F16 and F64 become the shard's dtype, other
- * dtypes must be a frozen parameter's own. The name of an alias or of an ignored parameter may be
- * there or not; all else must match: nothing changes unless everything was checked. The optimizer's
- * state is left as it is, gradients are no more. A file that is cut, or a disk that fails, while
- * weights are read leaves them half new: the fsdp has failed then. Collective. Errors: FILE, FORMAT
- * naming file and tensor (missing, unexpected, of another shape, of a dtype that has no meaning,
- * truncated, overlapping). */
+ * dtypes must be a frozen parameter's own. The name of an alias (with its owner's values) or of an
+ * ignored parameter may be there or not; all else must match: nothing changes unless everything was
+ * checked. The optimizer's state is left as it is, gradients are no more. A file that is cut, or a
+ * disk that fails, while weights are read leaves them half new: the fsdp has failed then.
+ * Collective. Errors: FILE, FORMAT naming file and tensor (missing, unexpected, of another shape,
+ * of a dtype that has no meaning, truncated, overlapping). */
 HP_MUST_CHECK hp_status hp_weights_load(hp_fsdp *fsdp, const char *path);
 
 typedef struct hp_weights_config {

@@ -93,8 +93,7 @@ static char *read_file(const char *name, size_t *out_bytes) {
     return text;
 }
 
-/* ---- round trips -------------------------------------------------------------------------------
- */
+/* ---- round trips ----------------------------------------------------------------------------- */
 
 static void any_mesh_loads_what_any_other_saved(void **state) {
     (void)state;
@@ -147,8 +146,7 @@ static void processes_save_and_load(void **state) {
     check_load(3, &j);
 }
 
-/* ---- the bytes ---------------------------------------------------------------------------------
- */
+/* ---- the bytes ------------------------------------------------------------------------------- */
 
 static const char whole_header[] =
     "{\"__metadata__\":{\"format\":\"pt\"},"

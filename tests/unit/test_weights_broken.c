@@ -13,8 +13,7 @@
 
 #include <cmocka.h>
 
-/* ---- loading ------------------------------------------------------------------------------------
- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 typedef struct attempt {
     const char *name; /* in the scratch directory */
@@ -62,8 +61,7 @@ static void expect(const char *name, hp_status expected, const char *const *says
             fail_msg("expected the message to say '%s', it says '%s'", *says, a.message);
 }
 
-/* ---- damaging -----------------------------------------------------------------------------------
- */
+/* ---- damaging -------------------------------------------------------------------------------- */
 
 static size_t read_whole(const char *name, char *out, size_t size) {
     FILE *file = fopen(scratch_path(name), "r");
@@ -96,8 +94,7 @@ static void edit_text(const char *name, const char *from, const char *to) {
     scratch_write(name, edited);
 }
 
-/* ---- one file -----------------------------------------------------------------------------------
- */
+/* ---- one file -------------------------------------------------------------------------------- */
 
 #define ONE "one.safetensors"
 
@@ -160,6 +157,27 @@ static void headers_that_lie(void **state) {
     }
 }
 
+/* Both names of a tied parameter, with values that differ in one bit on one rank. */
+static void a_tie_that_the_file_does_not_know(void **state) {
+    (void)state;
+    static const char *const says[] = {
+        ONE ": tensor \"w.alias\": expected the values of \"w\", with which the model ties it",
+        NULL};
+    struct stat about;
+    for (int element = 0; element < 15; element += 7) {
+        put_one();
+        assert_int_equal(stat(scratch_path(ONE), &about), 0);
+        FILE *file = fopen(scratch_path(ONE), "r+");
+        assert_non_null(file);
+        assert_int_equal(fseek(file, about.st_size - 292 + 60 + 4L * element, SEEK_SET), 0);
+        const int byte = fgetc(file);
+        assert_int_equal(fseek(file, -1, SEEK_CUR), 0);
+        fputc(byte ^ 1, file);
+        fclose(file);
+        expect(ONE, HP_ERR_FORMAT, says);
+    }
+}
+
 static void several_names_are_told_at_once(void **state) {
     (void)state;
     static const char *const says[] = {
@@ -192,8 +210,7 @@ static void cut_and_padded_files(void **state) {
     expect(ONE, HP_ERR_FORMAT, names_the_file);
 }
 
-/* ---- an index -----------------------------------------------------------------------------------
- */
+/* ---- an index -------------------------------------------------------------------------------- */
 
 #define INDEX "model.safetensors.index.json"
 
@@ -296,10 +313,15 @@ static void files_that_are_none(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(headers_of_another_model),       TEST(headers_that_lie),
-        TEST(several_names_are_told_at_once), TEST(cut_and_padded_files),
-        TEST(an_index_that_leads_outside),    TEST(an_index_that_files_contradict),
-        TEST(a_tensor_in_two_files),          TEST(files_that_are_none),
+        TEST(headers_of_another_model),
+        TEST(headers_that_lie),
+        TEST(a_tie_that_the_file_does_not_know),
+        TEST(several_names_are_told_at_once),
+        TEST(cut_and_padded_files),
+        TEST(an_index_that_leads_outside),
+        TEST(an_index_that_files_contradict),
+        TEST(a_tensor_in_two_files),
+        TEST(files_that_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

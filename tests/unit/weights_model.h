@@ -120,8 +120,7 @@ static inline bool weights_same(double a, double b) {
     return (a != a && b != b) || (a == b && !signbit(a) == !signbit(b));
 }
 
-/* ---- the model ---------------------------------------------------------------------------------
- */
+/* ---- the model ------------------------------------------------------------------------------- */
 
 typedef struct weights_model {
     hp_mesh *mesh;
@@ -234,8 +233,7 @@ static inline bool weights_match(const weights_values *values, hp_dtype dtype) {
     return is_good;
 }
 
-/* ---- files --------------------------------------------------------------------------------------
- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static inline const char *weights_dtype_name(hp_dtype dtype) {
     static const char *const names[] = {"F64", "F32", "F16", "BF16", "I64"};

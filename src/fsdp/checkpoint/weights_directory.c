@@ -85,8 +85,7 @@ void hpi_weights_directory_free(hpi_weights_directory *directory) {
     *directory = (hpi_weights_directory){0};
 }
 
-/* ---- what a kill left --------------------------------------------------------------------------
- */
+/* ---- what a kill left ------------------------------------------------------------------------ */
 
 /* The first entry of `parent` that is another name of `name`, as a path; NULL when there is none.
  */
@@ -149,8 +148,7 @@ hp_status hpi_weights_directory_find(const char *path, char **out_path) {
     return *out_path ? HP_OK : HP_ERR_MEMORY;
 }
 
-/* ---- the new one -------------------------------------------------------------------------------
- */
+/* ---- the new one ----------------------------------------------------------------------------- */
 
 typedef bool is_replaced_by(const void *context, const char *name);
 

@@ -16,7 +16,7 @@ const char hpi_weights_index_name[] = "model.safetensors.index.json";
 const char hpi_weights_single_name[] = "model.safetensors";
 static const uint64_t most_index_bytes = UINT64_C(1) << 28;
 
-/* ---- names ---------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 void hpi_weights_file_name(uint64_t file, uint64_t n_files, char *out_name) {
     if (n_files == 1)
@@ -37,7 +37,7 @@ bool hpi_weights_is_ours(const char *name) {
     return strcmp(name, expected) == 0;
 }
 
-/* ---- reading -------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static int compare_texts(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);

@@ -37,13 +37,12 @@ struct load {
     struct place *places;    /* of each part */
     const hpi_param **known; /* every parameter of the model, aliases too, by name */
     uint64_t n_known;
-    unsigned char *block;
-    hp_status status; /* of reading, with the record in `error` */
+    unsigned char *block; /* two of BLOCK_BYTES */
+    hp_status status;     /* of reading, with the record in `error` */
     hp_error error;
 };
 
-/* ---- what the files have to hold --------------------------------------------------------------
- */
+/* ---- what the files have to hold ------------------------------------------------------------- */
 
 static int compare_params(const void *a, const void *b) {
     return strcmp((*(const hpi_param *const *)a)->name, (*(const hpi_param *const *)b)->name);
@@ -107,8 +106,7 @@ static hp_status check_dtype(const char *path, const hpi_tensor *tensor, const h
                     hpi_safetensors_dtype_name(tensor->dtype));
 }
 
-/* ---- names that are missing, names that are too many ------------------------------------------
- */
+/* ---- names that are missing, names that are too many ----------------------------------------- */
 
 /* A list of a few names for an error, and of how many more there are. */
 struct names {
@@ -183,25 +181,7 @@ static hp_status check_tensors(const struct load *load) {
     return HP_OK;
 }
 
-/* Everything that can be known before a weight is touched. */
-static hp_status prepare(struct load *load, const char *path) {
-    char *found = NULL;
-    HP_TRY(hpi_weights_directory_find(path, &found));
-    const hp_status status = hpi_weights_source_open(found, &load->source);
-    hpi_free(found);
-    HP_TRY(status);
-    HP_TRY(hpi_parts_make(load->fsdp, NULL, &load->parts));
-    HP_TRY(list_known(load));
-    load->places = hpi_alloc(load->parts.n, sizeof *load->places);
-    load->block = hpi_alloc_aligned(64, BLOCK_BYTES);
-    if (!load->places || !load->block)
-        return HP_ERR_MEMORY;
-    HP_TRY(match_names(load));
-    return check_tensors(load);
-}
-
-/* ---- reading -----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* Of one tensor. */
 struct reader {
@@ -245,24 +225,98 @@ static hp_status read_run(struct reader *r, uint64_t begin, uint64_t n, unsigned
     return HP_OK;
 }
 
-static hp_status read_part(const struct load *load, uint64_t i) {
-    const hpi_part *part = &load->parts.list[i];
-    const struct place *place = &load->places[i];
-    const hpi_piece *mine = &part->mine;
-    const uint64_t run = mine->end - mine->begin;
+static struct reader reader_of(const struct place *place, const hpi_piece *mine,
+                               unsigned char *block) {
     const uint64_t in_size = hp_dtype_size(place->tensor->dtype);
-    const uint64_t out_size = hp_dtype_size(part->param->master);
-    struct reader reader = {
+    return (struct reader){
         .file = place->file,
         .tensor = place->tensor,
-        .block = load->block,
+        .block = block,
         .last = ((mine->outer - 1) * mine->stride + mine->end) * in_size,
-        .reads_ahead = mine->outer > 1 && run * in_size < SMALL_BYTES,
+        .reads_ahead = mine->outer > 1 && (mine->end - mine->begin) * in_size < SMALL_BYTES,
     };
+}
+
+static hp_status read_part(const struct load *load, uint64_t i) {
+    const hpi_part *part = &load->parts.list[i];
+    const hpi_piece *mine = &part->mine;
+    const uint64_t run = mine->end - mine->begin;
+    const uint64_t out_size = hp_dtype_size(part->param->master);
+    struct reader reader = reader_of(&load->places[i], mine, load->block);
     for (uint64_t b = 0; b < mine->outer; b++)
         HP_TRY(read_run(&reader, b * mine->stride + mine->begin, run,
                         (unsigned char *)part->data + b * run * out_size, part->param->master));
     return HP_OK;
+}
+
+/* ---- two names, one parameter ---------------------------------------------------------------- */
+
+/* Elements [begin, begin + n) of both are the same, bit for bit in the shard's dtype. */
+static hp_status compare_run(struct reader *owner, struct reader *alias, uint64_t begin, uint64_t n,
+                             hp_dtype dtype) {
+    enum { MOST_ELEMENTS = 512 };
+    double values[2][MOST_ELEMENTS];
+    const uint64_t size = hp_dtype_size(dtype);
+    for (uint64_t done = 0; done < n; done += hpi_min(n - done, MOST_ELEMENTS)) {
+        const uint64_t n_now = hpi_min(n - done, MOST_ELEMENTS);
+        HP_TRY(read_run(owner, begin + done, n_now, (unsigned char *)values[0], dtype));
+        HP_TRY(read_run(alias, begin + done, n_now, (unsigned char *)values[1], dtype));
+        if (memcmp(values[0], values[1], n_now * size) != 0)
+            return HPI_FAIL(HP_ERR_FORMAT,
+                            "%s: tensor \"%s\": expected the values of \"%s\", with which the "
+                            "model ties it, found others",
+                            alias->file->path, alias->tensor->name, owner->tensor->name);
+    }
+    return HP_OK;
+}
+
+static hp_status compare_alias(const struct load *load, uint64_t i, const struct place *place) {
+    const hpi_piece *mine = &load->parts.list[i].mine;
+    struct reader owner = reader_of(&load->places[i], mine, load->block);
+    struct reader alias = reader_of(place, mine, load->block + BLOCK_BYTES);
+    owner.reads_ahead = alias.reads_ahead = true;
+    for (uint64_t b = 0; load->parts.list[i].n_bytes && b < mine->outer; b++)
+        HP_TRY(compare_run(&owner, &alias, b * mine->stride + mine->begin, mine->end - mine->begin,
+                           load->parts.list[i].param->master));
+    return HP_OK;
+}
+
+/* Files that hold both names of a tied parameter were written of an untied model unless they hold
+ * the same values: loading one of them would lose the other. */
+static hp_status check_aliases(const struct load *load) {
+    for (uint64_t i = 0; i < load->parts.n; i++) {
+        const hpi_part *part = &load->parts.list[i];
+        for (int j = 0; j < part->unit->n_params; j++) {
+            const hpi_param *p = &part->unit->params[j];
+            struct place place;
+            if (p->alias_of < 0 || &part->unit->params[p->alias_of] != part->param)
+                continue;
+            place.tensor = hpi_weights_source_find(&load->source, p->name, &place.file);
+            if (place.tensor)
+                HP_TRY(compare_alias(load, i, &place));
+        }
+    }
+    return HP_OK;
+}
+
+/* ---- all together ---------------------------------------------------------------------------- */
+
+/* Everything that can be known before a weight is touched. */
+static hp_status prepare(struct load *load, const char *path) {
+    char *found = NULL;
+    HP_TRY(hpi_weights_directory_find(path, &found));
+    const hp_status status = hpi_weights_source_open(found, &load->source);
+    hpi_free(found);
+    HP_TRY(status);
+    HP_TRY(hpi_parts_make(load->fsdp, NULL, &load->parts));
+    HP_TRY(list_known(load));
+    load->places = hpi_alloc(load->parts.n, sizeof *load->places);
+    load->block = hpi_alloc_aligned(64, 2 * BLOCK_BYTES);
+    if (!load->places || !load->block)
+        return HP_ERR_MEMORY;
+    HP_TRY(match_names(load));
+    HP_TRY(check_tensors(load));
+    return check_aliases(load);
 }
 
 static hp_status read_unit(struct load *load, hp_unit *unit) {

@@ -29,8 +29,7 @@ struct save {
     uint64_t n_written_bytes;
 };
 
-/* ---- what was asked for -----------------------------------------------------------------------
- */
+/* ---- what was asked for ---------------------------------------------------------------------- */
 
 static hp_status check_file(const hp_weights_config *config, int i) {
     const char *name = config->file_names[i];
@@ -104,8 +103,7 @@ static hp_status meet(const struct save *save, uint64_t *out_token) {
     return HP_OK;
 }
 
-/* ---- what rank 0 makes ------------------------------------------------------------------------
- */
+/* ---- what rank 0 makes ----------------------------------------------------------------------- */
 
 static bool is_replaced(const void *context, const char *name) {
     const hp_weights_config *config = context;
@@ -174,8 +172,7 @@ static hp_status prepare(struct save *save, hp_status met, uint64_t token) {
     return hp_world_rank(save->fsdp->world) == 0 ? make_files(save) : HP_OK;
 }
 
-/* ---- what each rank writes ---------------------------------------------------------------------
- */
+/* ---- what each rank writes ------------------------------------------------------------------- */
 
 /* An open file. */
 struct target {
@@ -249,8 +246,7 @@ static hp_status write_files(struct save *save) {
     return HP_OK;
 }
 
-/* ---- all together ------------------------------------------------------------------------------
- */
+/* ---- all together ---------------------------------------------------------------------------- */
 
 static hp_status save_all(struct save *save) {
     const hp_fsdp *fsdp = save->fsdp;
