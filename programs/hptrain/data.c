@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hptrain/data.c - mapping the tokens, and picking samples of them by a hash.
+ * hptrain/data.c - opening the tokens, and picking samples of them by a hash.
  */
 #include "data.h"
 #include "fail.h"
@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,30 +41,33 @@ static hp_status shipped_path(char out_path[PATH_MAX]) {
                 shipped_name);
 }
 
-/* A pipe has no size, and every rank must see the same bytes. An empty file cannot be mapped. */
-static hp_status map_file(data *d, int fd) {
-    struct stat about;
-    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))
-        return fail(HP_ERR_FILE, "expected --data to be a regular file, given %s", d->path);
-    if (about.st_size == 0)
-        return fail(HP_ERR_FORMAT, "expected --data to hold something, %s is empty", d->path);
-    void *map = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED)
-        return fail(HP_ERR_FILE, "expected to map --data %s: %s", d->path, strerror(errno));
-    d->map = map;
-    d->map_bytes = (size_t)about.st_size;
+/* [begin, begin + n_bytes) of the file. */
+static hp_status read_bytes(const data *d, uint64_t begin, unsigned char *out, size_t n_bytes) {
+    size_t n_done = 0;
+    while (n_done < n_bytes) {
+        const ssize_t n = pread(d->fd, out + n_done, n_bytes - n_done, (off_t)(begin + n_done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return fail(HP_ERR_FILE, "expected %zu bytes at %" PRIu64 " of --data %s: %s", n_bytes,
+                        begin, d->path, n < 0 ? strerror(errno) : "it became shorter");
+        n_done += (size_t)n;
+    }
     return HP_OK;
 }
 
-static hp_status find_tokens(data *d) {
-    d->tokens = d->map;
+/* A file that begins like a token file is one; any other is a text. */
+static hp_status find_tokens(data *d, uint64_t file_bytes) {
+    unsigned char head[TOKENS_HEADER_BYTES];
+    const size_t n_head = file_bytes < sizeof head ? (size_t)file_bytes : sizeof head;
+    TRY(read_bytes(d, 0, head, n_head));
     d->token_bytes = 1;
-    d->n_tokens = d->map_bytes;
+    d->n_tokens = file_bytes;
     d->vocab_size = 256;
-    if (tokens_is_file(d->tokens, d->map_bytes)) {
+    if (tokens_is_file(head, n_head)) {
         tokens_header header;
-        TRY(tokens_parse(d->path, d->tokens, d->map_bytes, &header));
-        d->tokens += TOKENS_HEADER_BYTES;
+        TRY(tokens_parse(d->path, head, file_bytes, &header));
+        d->tokens_begin = TOKENS_HEADER_BYTES;
         d->token_bytes = header.token_bytes;
         d->n_tokens = header.count;
         d->vocab_size = header.vocab_size;
@@ -74,18 +76,23 @@ static hp_status find_tokens(data *d) {
     return HP_OK;
 }
 
+/* A pipe has no size, and every rank must see the same bytes. */
 static hp_status open_path(data *d) {
-    const int fd = open(d->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    struct stat about;
+    d->fd = open(d->path, O_RDONLY | O_CLOEXEC);
+    if (d->fd < 0)
         return fail(HP_ERR_FILE, "expected --data to be a file that can be read, given %s: %s",
                     d->path, strerror(errno));
-    const hp_status status = map_file(d, fd);
-    (void)close(fd); /* the map stays */
-    return status < 0 ? status : find_tokens(d);
+    d->is_open = true;
+    if (fstat(d->fd, &about) != 0 || !S_ISREG(about.st_mode))
+        return fail(HP_ERR_FILE, "expected --data to be a regular file, given %s", d->path);
+    if (about.st_size == 0)
+        return fail(HP_ERR_FORMAT, "expected --data to hold something, %s is empty", d->path);
+    return find_tokens(d, (uint64_t)about.st_size);
 }
 
 hp_status data_open(const char *path, data *out_data) {
-    data d = {.map = NULL};
+    data d = {.is_open = false};
     if ((size_t)snprintf(d.path, sizeof d.path, "%s", path) >= sizeof d.path)
         return fail(HP_ERR_ARGUMENT, "expected --data to be a path below %zu bytes", sizeof d.path);
     if (!*path)
@@ -99,9 +106,10 @@ hp_status data_open(const char *path, data *out_data) {
 }
 
 void data_close(data *d) {
-    if (d->map)
-        (void)munmap(d->map, d->map_bytes);
-    d->map = NULL;
+    if (d->is_open)
+        (void)close(d->fd); /* nothing was written */
+    free(d->room);
+    *d = (data){.is_open = false};
 }
 
 bool data_is_text(const data *d) {
@@ -126,16 +134,20 @@ hp_status data_fit(data *d, int sample_tokens, int vocab_size) {
                     "expected tokens below %" PRIu32
                     ", the model's vocab_size; %s has those of a vocabulary of %" PRIu32,
                     d->limit, d->path, d->vocab_size);
-    return HP_OK;
+    d->room = malloc(d->sample_tokens * d->token_bytes);
+    return d->room ? HP_OK
+                   : fail(HP_ERR_MEMORY, "expected memory for a sample of %d %ss", sample_tokens,
+                          data_unit(d));
 }
 
 /* ---- samples ---- */
 
 /* The file may have been written by anyone, so each id is looked at where it is used. */
 static hp_status copy_sample(const data *d, uint64_t place, int32_t *out) {
-    const unsigned char *at = d->tokens + place * d->token_bytes;
+    const uint64_t begin = d->tokens_begin + place * d->token_bytes;
+    TRY(read_bytes(d, begin, d->room, d->sample_tokens * d->token_bytes));
     for (size_t i = 0; i < d->sample_tokens; i++) {
-        const uint32_t id = tokens_read(at + i * d->token_bytes, d->token_bytes);
+        const uint32_t id = tokens_read(d->room + i * d->token_bytes, d->token_bytes);
         if (id >= d->limit)
             return fail(HP_ERR_FORMAT,
                         "expected ids below %" PRIu32 ", the model's vocab_size; in %s token "

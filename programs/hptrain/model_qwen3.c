@@ -37,7 +37,6 @@ static void take_sizes(const options *o, uint32_t data_vocab, qwen3_config *out)
     out->head_dim = (int)o->head_dim;
     out->intermediate_size = (int)o->intermediate_size;
     out->vocab_size = data_vocab <= INT_MAX ? (int)data_vocab : INT_MAX;
-    out->max_position_embeddings = (int)o->seq;
     out->rope_theta = 1000;
     out->initializer_range = 0.8 / sqrt((double)o->hidden_size);
 }

@@ -25,20 +25,20 @@ bool tokens_is_file(const unsigned char *bytes, size_t n_bytes) {
     return n_bytes >= sizeof magic && memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-hp_status tokens_parse(const char *path, const unsigned char *bytes, size_t n_bytes,
+hp_status tokens_parse(const char *path, const unsigned char *head, uint64_t file_bytes,
                        tokens_header *out_header) {
-    if (n_bytes < TOKENS_HEADER_BYTES)
-        return fail(HP_ERR_FORMAT, "expected a token file's header of %d bytes, %s ends after %zu",
-                    TOKENS_HEADER_BYTES, path, n_bytes);
-    const uint64_t version = read_little(bytes + 8, 4), width = read_little(bytes + 12, 4);
-    const tokens_header h = {width, read_little(bytes + 16, 8),
-                             (uint32_t)read_little(bytes + 24, 4)};
+    if (file_bytes < TOKENS_HEADER_BYTES)
+        return fail(HP_ERR_FORMAT,
+                    "expected a token file's header of %d bytes, %s ends after %" PRIu64,
+                    TOKENS_HEADER_BYTES, path, file_bytes);
+    const uint64_t version = read_little(head + 8, 4), width = read_little(head + 12, 4);
+    const tokens_header h = {width, read_little(head + 16, 8), (uint32_t)read_little(head + 24, 4)};
     if (version != 1)
         return fail(HP_ERR_FORMAT, "expected a token file of version 1, %s is of version %" PRIu64,
                     path, version);
     if (width != 2 && width != 4)
         return fail(HP_ERR_FORMAT, "expected tokens of 2 or 4 bytes, %s has %" PRIu64, path, width);
-    const uint64_t n_id_bytes = n_bytes - TOKENS_HEADER_BYTES;
+    const uint64_t n_id_bytes = file_bytes - TOKENS_HEADER_BYTES;
     if (n_id_bytes % width || h.count != n_id_bytes / width)
         return fail(HP_ERR_FORMAT,
                     "expected the %" PRIu64 " tokens of %" PRIu64

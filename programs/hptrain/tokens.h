@@ -30,8 +30,9 @@ typedef struct tokens_header {
 /* Does a file of these first bytes say that it is a token file? */
 bool tokens_is_file(const unsigned char *bytes, size_t n_bytes);
 
-/* Errors: FORMAT naming `path`, where the header does not fit itself or the file's size. */
-hp_status tokens_parse(const char *path, const unsigned char *bytes, size_t n_bytes,
+/* head: the first TOKENS_HEADER_BYTES, or the whole file if it is shorter. Errors: FORMAT naming
+ * `path`, where the header does not fit itself or the file's size. */
+hp_status tokens_parse(const char *path, const unsigned char *head, uint64_t file_bytes,
                        tokens_header *out_header);
 
 uint32_t tokens_read(const unsigned char *at, size_t token_bytes);

@@ -78,6 +78,16 @@ grep -q "expected ids below 256, the model's vocab_size; in $out/broken token 39
 sed '7201s/.*/ 300/' "$out/ids" | token_file 1 2 8000 256 >"$out/broken"
 broken 'token 7200 is 300' # held out: before the first step
 
+echo "== a file that is cut short while it is read is an error, not a crash"
+cp "$out/two" "$out/cut"
+"$hptrain" "${qwen3[@]}" --steps 100000000 --data "$out/cut" >"$out/lines" 2>"$out/said" &
+wait_for '"event": "step"' "$out/lines"
+: >"$out/cut"
+status=0
+wait $! || status=$?
+[ "$status" -eq 1 ] || fail "a file cut short: expected exit status 1, given $status: $(cat "$out/said")"
+grep -q "of --data $out/cut: it became shorter" "$out/said" || fail "a file cut short: $(cat "$out/said")"
+
 echo "== tools/make_tokens.py writes such a file"
 if command -v python3 >/dev/null; then
     tools/make_tokens.py bytes "$out/text" "$out/made" >/dev/null
