@@ -152,6 +152,8 @@ static bool is_well_placed(const jsmntok_t *tokens, int i) {
     if (token->parent < 0)
         return i == 0 && (token->type == JSMN_OBJECT || token->type == JSMN_ARRAY);
     const jsmntok_t *parent = &tokens[token->parent];
+    if (parent->type != JSMN_STRING && token->end > parent->end)
+        return false; /* hung there by a colon behind the bracket */
     if (parent->type == JSMN_OBJECT)
         return token->type == JSMN_STRING && token->size == 1;
     const bool is_leaf = token->type == JSMN_STRING || token->type == JSMN_PRIMITIVE;
