@@ -92,15 +92,15 @@ static void save_now(int is_new) {
     assert_int_equal(a.status, HP_OK);
 }
 
-/* Save the new weights in a child that is killed at call n; false when it came through. */
-static bool save_killed_at(int n) {
+/* Save the new weights in a child, which is killed at call n; false when it came through. */
+static bool save_killed_at(int n, int n_ranks) {
     int status;
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         char text[256];
         attempt a = {.harm = HARM_KILL, .countdown = n, .is_new = 1};
-        _exit(ranks_try(2, RANKS_THREADS, save, &a, text, sizeof text) != 0 || a.status < 0);
+        _exit(ranks_try(n_ranks, RANKS_THREADS, save, &a, text, sizeof text) != 0 || a.status < 0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     if (WIFSIGNALED(status)) {
@@ -121,11 +121,11 @@ static void expect_clean(void) {
     assert_true(scratch_has("model/tokenizer.json") && scratch_has("model/config.json"));
 }
 
-static void kill_at_each_call(bool cannot_exchange) {
+static void kill_at_each_call(bool cannot_exchange, int n_ranks) {
     int n = 1, n_new = 0, n_aside = 0;
     disk.cannot_exchange = cannot_exchange;
     begin_with_old_ones();
-    for (; save_killed_at(n); n++) {
+    for (; save_killed_at(n, n_ranks); n++) {
         n_aside += !scratch_has("model");
         n_new += load_now();
         save_now(0);
@@ -142,18 +142,18 @@ static void kill_at_each_call(bool cannot_exchange) {
 static void killed_at_each_call(void **state) {
     (void)state;
     counts_writes = true;
-    kill_at_each_call(false);
+    kill_at_each_call(false, 2);
     counts_writes = false;
 }
 
 static void killed_where_names_cannot_be_exchanged(void **state) {
     (void)state;
-    kill_at_each_call(true);
+    kill_at_each_call(true, 1);
 }
 
 static void killed_before_there_was_one(void **state) {
     (void)state;
-    for (int n = 1; save_killed_at(n); n++) {
+    for (int n = 1; save_killed_at(n, 1); n++) {
         if (scratch_has("model"))
             assert_int_equal(load_now(), 1);
         assert_int_equal(scratch_remove(NULL) + scratch_make(NULL), 0);
