@@ -121,6 +121,8 @@ HP_MUST_CHECK hp_status hp_unit_create(hp_fsdp *fsdp, const char *name, const hp
                                        hp_unit **out_unit);
 int hp_unit_n_params(const hp_unit *unit);
 const char *hp_unit_name(const hp_unit *unit);
+/* Unit i in the order of declaration; NULL when there are not so many. */
+hp_unit *hp_fsdp_unit(const hp_fsdp *fsdp, int i);
 
 /* Layouts agreed between the ranks, ties checked, all memory taken, shards filled. Collective.
  * Errors: MISMATCH naming ranks, units and parameters; LIMIT; ARGUMENT for ties across units. */

@@ -217,6 +217,9 @@ int hp_unit_n_params(const hp_unit *unit) {
 const char *hp_unit_name(const hp_unit *unit) {
     return unit->name;
 }
+hp_unit *hp_fsdp_unit(const hp_fsdp *fsdp, int i) {
+    return i >= 0 && (uint32_t)i < fsdp->n_units ? fsdp->units[i] : NULL;
+}
 
 /* ---- reading ----------------------------------------------------------------------------- */
 

@@ -215,6 +215,7 @@ static void bad_declarations(hp_world *world, void *argument) {
     hp_param huge[2] = {vector("huge", INT64_C(1) << 58), vector("small", 8)};
     RANK_OK(hp_unit_create(fsdp, "u", huge, 2, NULL, &unit));
     RANK_CHECK(hp_unit_n_params(unit) == 2 && strcmp(hp_unit_name(unit), "u") == 0);
+    RANK_CHECK(hp_fsdp_unit(fsdp, 0) == unit && !hp_fsdp_unit(fsdp, 1) && !hp_fsdp_unit(fsdp, -1));
     FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_ARGUMENT, "huge of unit u");
     hp_fsdp_destroy(fsdp);
     hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
