@@ -6,6 +6,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
@@ -125,6 +126,11 @@ static void refuses_what_is_no_json(void **state) {
         "[\"abc",
         "[\"abc\\",
         "[nonsense",
+        "[1\"]",
+        "[1 \"a\"]",
+        "[\"a\" \"b\"]",
+        "[\"a\"[]]",
+        "{\"a\":[1\",[],1\"]}",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         hpi_json json;
@@ -164,6 +170,27 @@ static void depth_and_length(void **state) {
     assert_int_equal(hpi_json_parse("text", text, 2 * n + 1, &json), HP_OK);
     assert_int_equal(hpi_json_size(&json, 0), n);
     hpi_json_free(&json);
+    free(text);
+}
+
+/* jsmn takes quotes into numbers, and what stands between two such is no string for it: brackets
+ * there count. Of so many it would close the last ones for minutes. */
+static void depth_cannot_hide_behind_quotes(void **state) {
+    (void)state;
+    static const char *const numbers[] = {"1\"", "1 \"", "-[\"", "t{\"", "1:\"", "\"a\":1:\""};
+    const size_t n = 500000;
+    char *text = malloc(2 * n + 64), *brackets = malloc(2 * n + 1);
+    assert_true(text && brackets);
+    memset(brackets, '[', n);
+    memset(brackets + n, ']', n);
+    brackets[2 * n] = '\0';
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        hpi_json json;
+        const int n_bytes =
+            snprintf(text, 2 * n + 64, "{\"a\":[%s,%s,%s]}", numbers[i], brackets, numbers[i]);
+        assert_int_equal(hpi_json_parse("text", text, (uint64_t)n_bytes, &json), HP_ERR_FORMAT);
+    }
+    free(brackets);
     free(text);
 }
 
@@ -210,6 +237,7 @@ int main(void) {
         cmocka_unit_test(refuses_what_is_no_json),
         cmocka_unit_test(numbers_are_digits),
         cmocka_unit_test(depth_and_length),
+        cmocka_unit_test(depth_cannot_hide_behind_quotes),
         cmocka_unit_test(flipped_bytes_do_no_harm),
         cmocka_unit_test(failed_allocations_are_reported),
     };

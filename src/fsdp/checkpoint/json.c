@@ -4,9 +4,9 @@
  *
  * jsmn, even in strict mode, takes texts such as {"a" "b"}, []:] or [1[:]. What it hands over is
  * therefore checked once (one root, each key a string with one value, numbers and words that are
- * such, no NUL) and kept in nodes that know where the next sibling is. A missing or doubled comma
- * in an array is still taken: such a text has one meaning at most, and what is in it is checked by
- * whoever reads it.
+ * such, no NUL) and kept in nodes that know where the next sibling is. A doubled comma, or one that
+ * is missing behind a number, is still taken: such a text has one meaning at most, and what is in
+ * it is checked by whoever reads it.
  */
 #include "json.h"
 
@@ -178,15 +178,28 @@ static bool link_nodes(const jsmntok_t *tokens, int n, char *text, hpi_json_node
     return true;
 }
 
+/* May `c`, outside a string, come behind `before`, the last byte that is not white space (NUL:
+ * none)? jsmn takes quotes, brackets and colons into numbers and words. Refusing them there makes a
+ * string begin here exactly where jsmn begins one. */
+static bool may_follow(char before, char c) {
+    if (c == ':')
+        return before == '"';
+    if (c == '"' || c == '[' || c == '{')
+        return before == '\0' || strchr("[{,:", before);
+    return true;
+}
+
 /* One value in brackets that are closed as often as opened, with nothing but white space behind it:
  * jsmn loses count where a colon stands behind the root. And shallow: it closes a bracket in time
  * proportional to the depth, so a hostile text of nothing but brackets would take days. */
 static bool is_bracketed(const char *text, uint64_t n_bytes) {
     int depth = 0;
+    char before = '\0';
     bool in_string = false, is_over = false;
     for (uint64_t i = 0; i < n_bytes; i++) {
         const char c = text[i];
-        if (is_over && !strchr(" \t\r\n", c))
+        const bool is_blank = strchr(" \t\r\n", c) != NULL;
+        if ((is_over && !is_blank) || (!in_string && !may_follow(before, c)))
             return false;
         if (in_string && c == '\\')
             i++;
@@ -197,6 +210,7 @@ static bool is_bracketed(const char *text, uint64_t n_bytes) {
         if (depth > most_depth || depth < 0)
             return false;
         is_over = is_over || (depth == 0 && (c == ']' || c == '}') && !in_string);
+        before = is_blank ? before : c;
     }
     return depth == 0;
 }
