@@ -20,9 +20,10 @@
 typedef struct job {
     small_config config;
     const char *directory;
-    const char *says; /* what a refusal must say; NULL: it is loaded */
-    uint64_t digest;  /* of rank 0, after saving or loading */
-    double loss;      /* of the pass after it */
+    const char *says;    /* what a refusal must say; NULL: it is loaded */
+    bool has_equal_ends; /* of a saved model: its head has the table's values */
+    uint64_t digest;     /* of rank 0, after saving or loading */
+    double loss;         /* of the pass after it */
 } job;
 
 static job job_init(const char *directory, int tied, int n_replicas, int n_shards) {
@@ -43,6 +44,14 @@ static void look(small *s, job *j) {
     }
 }
 
+/* The untied model's head gets the table's values, behind the library's back. */
+static void make_ends_equal(const qwen3 *model) {
+    hp_shard table, head;
+    RANK_OK(hp_param_shard(model->embed, QWEN3_TABLE, &table));
+    RANK_OK(hp_param_shard(model->head, model->head_w, &head));
+    memcpy((void *)head.values, table.values, table.n_elements * sizeof(float));
+}
+
 static void save_body(hp_world *world, void *argument) {
     job *j = argument;
     char text[2048];
@@ -54,6 +63,8 @@ static void save_body(hp_world *world, void *argument) {
     config.n_files = 1;
     small s = small_begin(world, &j->config);
     small_step(&s, 0);
+    if (j->has_equal_ends)
+        make_ends_equal(s.model);
     RANK_OK(hp_weights_save(s.fsdp, j->directory, &config));
     look(&s, j);
     small_end(&s);
@@ -105,15 +116,23 @@ static void the_config_beside_the_weights_is_read(void **state) {
 /* The untied model's file has one name more, which is the tied table's other one. */
 static void a_tied_table_may_be_there_by_both_names(void **state) {
     (void)state;
-    job untied = job_init(scratch_path("untied"), 0, 1, 1), tied = untied, refused = untied;
+    job untied = job_init(scratch_path("untied"), 0, 1, 1), tied = untied, refused;
+    untied.has_equal_ends = true;
     save(&untied);
     tied.config.model.tie_word_embeddings = 1;
     load(&tied);
-    assert_true(isfinite(tied.loss) && tied.loss != untied.loss);
+    assert_true(tied.loss == untied.loss);
 
-    job small_file = job_init(scratch_path("tied"), 1, 1, 1);
-    save(&small_file);
-    refused.directory = small_file.directory;
+    untied = job_init(scratch_path("apart"), 0, 1, 1); /* which of the two would it be? */
+    save(&untied);
+    refused = untied;
+    refused.config.model.tie_word_embeddings = 1;
+    refused.says = "lm_head.weight";
+    load(&refused);
+
+    untied = job_init(scratch_path("tied"), 1, 1, 1);
+    save(&untied);
+    refused = job_init(scratch_path("tied"), 0, 1, 1);
     refused.says = "lm_head.weight";
     load(&refused);
 }
