@@ -18,7 +18,7 @@ static int finish(hp_status status, int world_rank) {
     return status == HP_ERR_ARGUMENT ? 2 : 1;
 }
 
-static hp_status run(hp_world *world, const options *o) {
+static hp_status run(hp_world *world, options *o) {
     const bool speaks = hp_world_rank(world) == 0;
     if (o->wants_help && speaks)
         options_help(stdout);

@@ -15,14 +15,20 @@ build=$1
 shift
 out=$build/train
 
+# The bytes model has neither.
+extra=(--sample "And God said" --export hf)
+case " $* " in
+*" --model bytes-mlp "* | *" --model=bytes-mlp "*) extra=() ;;
+esac
+
 echo "== building"
 tools/build.sh "$build" -- hprun hptrain
 
 rm -rf "$out"
 mkdir -p "$out"
 run=("$build/bin/hprun" -n 8 "$build/bin/hptrain" --mesh 2x4
-    --batch 3 --steps 1150 --lr-min 1.2e-4 --eval-every 100 --sample "And God said" --output text
-    --save "$out/checkpoint" --export hf --log "$out/run.jsonl" --trace "$out/trace"
+    --batch 3 --steps 1150 --eval-every 100 --output text "${extra[@]}"
+    --save "$out/checkpoint" --log "$out/run.jsonl" --trace "$out/trace"
     --curve "$out/loss.svg" "$@")
 echo "== ${run[*]}"
 exec "${run[@]}"

@@ -80,6 +80,7 @@ static void write_begin(FILE *file, const options *o, const void *what) {
     write_text(file, "model", o->model);
     write_count(file, "n_parameters", f->n_parameters);
     write_count(file, "vocab_size", (uint64_t)f->vocab_size);
+    write_text(file, "weights", f->weights);
     write_text(file, "data", f->data);
     write_text(file, "unit", f->unit);
     write_count(file, "n_train", f->n_train);
@@ -113,7 +114,7 @@ static void write_step(FILE *file, const options *o, const void *what) {
             "\"reduce\": %.3f, \"replicate\": %.3f}",
             s->step_ms, s->tokens_per_s, s->unshard_ms, s->reduce_ms, s->replicate_ms);
     write_count(file, "peak_bytes", s->peak_bytes);
-    if (!isnan(s->held_out_loss))
+    if (s->has_held_out)
         write_number(file, "held_out_loss", s->held_out_loss);
 }
 
@@ -129,12 +130,14 @@ static void write_end(FILE *file, const options *o, const void *what) {
     write_count(file, "step", e->step);
     fprintf(file, ", \"is_stopped\": %s, \"seconds\": %.3f", e->is_stopped ? "true" : "false",
             e->seconds);
-    write_number(file, "held_out_loss_before", e->held_out_before);
-    write_number(file, "held_out_loss_after", e->held_out_after);
+    if (e->n_held_out) {
+        write_number(file, "held_out_loss_before", e->held_out_before);
+        write_number(file, "held_out_loss_after", e->held_out_after);
+    }
     write_path(file, "checkpoint", o->save);
     if (strcmp(o->export, "hf") == 0) {
-        char path[4200];
-        snprintf(path, sizeof path, "%s/hf", o->save);
+        char path[PATH_MAX];
+        options_export_path(o, path);
         write_text(file, "export", path);
     }
     write_path(file, "log", o->log);

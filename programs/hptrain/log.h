@@ -15,21 +15,24 @@
 typedef struct run_facts {
     const char *data, *unit; /* "byte" or "token" */
     const char *engine;      /* of matrix products */
+    const char *engine_note; /* why it is a slow one; NULL: it is not, or was asked for */
+    const char *weights;     /* "first", "checkpoint" or the directory that they come from */
     int vocab_size;          /* of the model */
     uint64_t n_parameters, n_train, n_held_out, tokens_per_step;
-    int n_ranks, n_replicas, n_shards;
-    uint64_t first_step, n_steps; /* steps done before this run, and after it */
+    int n_ranks, n_replicas, n_shards, n_cores; /* cores that this rank may run on */
+    uint64_t first_step, n_steps;               /* steps done before this run, and after it */
 } run_facts;
 
 /* One step, over all ranks. */
 typedef struct step_record {
     uint64_t step;        /* steps done, this one included */
     double loss;          /* mean over the global batch, before this step's update */
-    double lr, grad_norm; /* of the update; NAN: not measured */
+    double lr, grad_norm; /* of the update */
     double step_ms, tokens_per_s;
     double unshard_ms, reduce_ms, replicate_ms; /* compute stood still for them; mean over ranks */
     uint64_t peak_bytes;                        /* of the rank with most */
-    double held_out_loss;                       /* after this step's update; NAN: not evaluated */
+    bool has_held_out;
+    double held_out_loss; /* after this step's update, if has_held_out */
 } step_record;
 
 /* Tokens as text: bytes that need not be UTF-8. */
@@ -41,8 +44,10 @@ typedef struct sample_text {
 /* How the run ended. */
 typedef struct run_end {
     uint64_t step;
-    double seconds, held_out_before, held_out_after; /* NAN: not evaluated */
-    bool is_stopped;                                 /* by a signal */
+    double seconds;
+    uint64_t n_held_out; /* how often it was evaluated */
+    double held_out_before, held_out_after;
+    bool is_stopped; /* by a signal */
 } run_end;
 
 typedef struct log_lines {

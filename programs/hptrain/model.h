@@ -28,7 +28,7 @@ typedef struct model_kind {
     /* The gradient of `weight` times the mean over this rank's predictions. Collective. */
     hp_status (*backward)(model *m, double weight);
     /* Continue a prompt by n tokens, alike on all ranks; NULL: it cannot. Collective. */
-    hp_status (*generate)(model *m, const int32_t *prompt, int n_prompt, int n,
+    hp_status (*generate)(model *m, const int32_t *prompt, int n_prompt, uint64_t seed, int n,
                           int32_t *out_tokens);
     /* Write it as other programs read it; NULL: there is no such form. Collective. */
     hp_status (*export)(model *m, hp_fsdp *fsdp, const char *directory);
@@ -41,10 +41,12 @@ struct model {
     const options *options;
     /* From open. */
     int sample_tokens, vocab_size, n_units;
-    void *state; /* the kind's own */
+    bool has_weights; /* for load to take */
+    void *state;      /* the kind's own */
     /* From create. */
     uint64_t n_parameters, activation_bytes;
-    const char *engine; /* of its matrix products */
+    const char *engine;    /* of its matrix products */
+    char engine_note[640]; /* why that is not the best one; "": it is, or was asked for */
 };
 
 extern const model_kind model_bytes_mlp, model_qwen3;

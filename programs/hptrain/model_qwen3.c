@@ -5,11 +5,13 @@
  * Sizes come from the options, or from DIR/config.json with --model DIR, whose weights are loaded
  * where there are some. A sample is seq + 1 tokens: each but the last predicts the one behind it.
  */
+#include "carry.h"
 #include "fail.h"
 #include "model.h"
 
 #include <qwen3/qwen3.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -19,7 +21,7 @@
 
 typedef struct state {
     qwen3_config config;
-    bool has_weights; /* of --model DIR */
+    carried files; /* of --model DIR, for the export */
     hp_matmul *matmul;
     qwen3 *model;
     int32_t *tokens, *targets; /* [batch][seq] each */
@@ -37,17 +39,58 @@ static void take_sizes(const options *o, uint32_t data_vocab, qwen3_config *out)
     out->head_dim = (int)o->head_dim;
     out->intermediate_size = (int)o->intermediate_size;
     out->vocab_size = data_vocab <= INT_MAX ? (int)data_vocab : INT_MAX;
+    if (out->max_position_embeddings < o->seq)
+        out->max_position_embeddings = (int)o->seq;
     out->rope_theta = 1000;
     out->initializer_range = 0.8 / sqrt((double)o->hidden_size);
 }
 
-static bool has_file(const char *directory, const char *name) {
+static hp_status find_file(const char *directory, const char *name, bool *inout_found) {
     char path[PATH_MAX];
-    return (size_t)snprintf(path, sizeof path, "%s/%s", directory, name) < sizeof path &&
-           access(path, F_OK) == 0;
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", directory, name) >= sizeof path)
+        return fail(HP_ERR_ARGUMENT, "expected --model to be a path below %zu bytes", sizeof path);
+    const bool is_there = access(path, F_OK) == 0;
+    if (!is_there && errno != ENOENT)
+        return fail(HP_ERR_FILE, "expected to look for %s: %s", path, strerror(errno));
+    *inout_found = *inout_found || is_there;
+    return HP_OK;
 }
 
-static hp_status read_directory(state *s, const char *directory) {
+static bool is_weights_name(const char *name) {
+    static const char *const ends[] = {".safetensors", ".index.json", ".bin",
+                                       ".pt",          ".pth",        ".gguf"};
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (length > strlen(ends[i]) && strcmp(name + length - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Whoever names a directory of weights means to train those, and not first ones. */
+static hp_status refuse_others(const char *directory) {
+    DIR *entries = opendir(directory);
+    if (!entries)
+        return fail(HP_ERR_FILE, "expected to list --model %s: %s", directory, strerror(errno));
+    hp_status status = HP_OK;
+    for (struct dirent *entry; status == HP_OK && (entry = readdir(entries));)
+        if (is_weights_name(entry->d_name))
+            status = fail(HP_ERR_FILE,
+                          "expected weights in model.safetensors or model.safetensors.index.json "
+                          "of --model %s, found %s alone",
+                          directory, entry->d_name);
+    (void)closedir(entries);
+    return status;
+}
+
+static hp_status find_weights(const char *directory, bool *out_found) {
+    *out_found = false;
+    TRY(find_file(directory, "model.safetensors", out_found));
+    TRY(find_file(directory, "model.safetensors.index.json", out_found));
+    return *out_found ? HP_OK : refuse_others(directory);
+}
+
+static hp_status read_directory(model *m, state *s) {
+    const char *directory = m->options->model;
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof path, "%s/config.json", directory) >= sizeof path)
         return fail(HP_ERR_ARGUMENT, "expected --model to be a path below %zu bytes", sizeof path);
@@ -56,16 +99,18 @@ static hp_status read_directory(state *s, const char *directory) {
                     "expected --model to be qwen3, bytes-mlp or a directory with config.json, "
                     "given %s: %s",
                     directory, strerror(errno));
-    s->has_weights = has_file(directory, "model.safetensors") ||
-                     has_file(directory, "model.safetensors.index.json");
+    TRY(find_weights(directory, &m->has_weights));
+    if (strcmp(m->options->export, "none") != 0)
+        TRY(carried_read(directory, &s->files));
     return qwen3_config_read(path, &s->config);
 }
 
-static hp_status find_sizes(state *s, const options *o, uint32_t data_vocab) {
+static hp_status find_sizes(model *m, state *s, uint32_t data_vocab) {
+    const options *o = m->options;
     const qwen3_config defaults = QWEN3_CONFIG_INIT;
     s->config = defaults;
     if (options_is_directory(o))
-        return read_directory(s, o->model);
+        return read_directory(m, s);
     if (!data_vocab)
         return fail(HP_ERR_ARGUMENT, "expected --data to name its vocabulary's size, or --model "
                                      "DIR with a config.json that does");
@@ -86,7 +131,7 @@ static hp_status open_model(model *m, uint32_t data_vocab) {
     state *s = m->state = calloc(1, sizeof *s);
     if (!s)
         return HP_ERR_MEMORY;
-    TRY(find_sizes(s, o, data_vocab));
+    TRY(find_sizes(m, s, data_vocab));
     m->sample_tokens = (int)o->seq + 1;
     m->vocab_size = s->config.vocab_size;
     m->n_units = s->config.num_hidden_layers + 3; /* tied, the embedding is used twice */
@@ -95,11 +140,32 @@ static hp_status open_model(model *m, uint32_t data_vocab) {
 
 /* ---- memory and weights ---- */
 
+/* Nobody who asks for no engine should train on plain loops without knowing why. */
+static void explain_engine(model *m, const hp_matmul *matmul) {
+    hp_matmul *best = NULL;
+    hp_error why;
+    if (strcmp(matmul->name, "plain") != 0 || strcmp(m->options->matmul, "plain") == 0)
+        return;
+    if (hp_matmul_open("onednn", 1, &best) < 0) {
+        hp_last_error_get(&why);
+        snprintf(m->engine_note, sizeof m->engine_note, "%s", why.message);
+    }
+    hp_matmul_close(best);
+}
+
+static hp_status open_engine(model *m, state *s) {
+    const options *o = m->options;
+    TRY(hp_matmul_open(o->is_given[OPTION_matmul] ? o->matmul : NULL, (int)o->threads, &s->matmul));
+    m->engine = s->matmul->name;
+    explain_engine(m, s->matmul);
+    return HP_OK;
+}
+
 static hp_status create(model *m, hp_fsdp *fsdp) {
     const options *o = m->options;
     state *s = m->state;
     qwen3_options config = QWEN3_OPTIONS_INIT;
-    TRY(hp_matmul_open(o->is_given[OPTION_matmul] ? o->matmul : NULL, (int)o->threads, &s->matmul));
+    TRY(open_engine(m, s));
     config.batch = (int)o->batch;
     config.seq = (int)o->seq;
     config.recompute = o->recompute;
@@ -109,14 +175,12 @@ static hp_status create(model *m, hp_fsdp *fsdp) {
     TRY(hp_dtype_parse(o->param_dtype, &config.dtype));
     TRY(qwen3_create(fsdp, &s->config, &config, &s->model));
     m->n_parameters = qwen3_n_parameters(s->model);
-    m->engine = s->matmul->name;
     m->activation_bytes = qwen3_activation_bytes(s->model);
     return HP_OK;
 }
 
 static hp_status load(model *m, hp_fsdp *fsdp) {
-    const state *s = m->state;
-    return s->has_weights ? hp_weights_load(fsdp, m->options->model) : HP_OK;
+    return m->has_weights ? hp_weights_load(fsdp, m->options->model) : HP_OK;
 }
 
 /* ---- passes ---- */
@@ -142,10 +206,9 @@ static hp_status backward(model *m, double weight) {
     return qwen3_backward(((state *)m->state)->model, weight);
 }
 
-static hp_status generate(model *m, const int32_t *prompt, int n_prompt, int n,
+static hp_status generate(model *m, const int32_t *prompt, int n_prompt, uint64_t seed, int n,
                           int32_t *out_tokens) {
-    const options *o = m->options;
-    const qwen3_sampling sampling = {o->temperature, (int)o->top_k, (uint64_t)o->seed};
+    const qwen3_sampling sampling = {m->options->temperature, (int)m->options->top_k, seed};
     return qwen3_generate(((state *)m->state)->model, prompt, n_prompt, &sampling, n, out_tokens);
 }
 
@@ -154,14 +217,16 @@ static hp_status generate(model *m, const int32_t *prompt, int n_prompt, int n,
 static hp_status export_model(model *m, hp_fsdp *fsdp, const char *directory) {
     const state *s = m->state;
     char text[8192];
-    const char *const name = "config.json", *const whole = text;
+    carried files = s->files; /* and config.json behind them */
     hp_weights_config config = HP_WEIGHTS_CONFIG_INIT;
     TRY(hp_dtype_parse(m->options->export_dtype, &config.dtype));
     if (qwen3_config_write(&s->config, config.dtype, text, sizeof text) < 0)
         return fail(HP_ERR_LIMIT, "expected a config.json below %zu bytes", sizeof text);
-    config.file_names = &name;
-    config.file_texts = &whole;
-    config.n_files = 1;
+    files.names[files.n] = "config.json";
+    files.texts[files.n] = text;
+    config.file_names = files.names;
+    config.file_texts = (const char *const *)files.texts;
+    config.n_files = files.n + 1;
     return hp_weights_save(fsdp, directory, &config);
 }
 
@@ -171,6 +236,7 @@ static void close_model(model *m) {
         return;
     qwen3_destroy(s->model);
     hp_matmul_close(s->matmul);
+    carried_free(&s->files);
     free(s->tokens);
     free(s->targets);
     free(s);

@@ -12,6 +12,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,13 +171,21 @@ static char *with_default(int key, const char *text, void *input) {
 static const char about[] =
     "Train a language model over the ranks that hprun (or torchrun) started; by itself it is one "
     "rank.\v"
-    "SIGINT or SIGTERM ends the run after a whole step, with a checkpoint when --save is given; "
+    "SIGINT or SIGTERM ends the run after a whole step, an evaluation or a sample sooner, with a "
+    "checkpoint when --save is given; the exit status is 0 then too. A second one ends it at once. "
+    "A loss, a gradient or a weight that is not finite ends it with status 1 and saves nothing.\n\n"
+    "With --model DIR the weights are those of DIR where it has some, and --export hf carries over "
+    "what stands beside them: tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, "
+    "special_tokens_map.json, added_tokens.json, chat_template.jinja and "
+    "generation_config.json.\n\n"
+    "Where the ranks have more threads in matrix products than cores, threads that wait sleep "
+    "(OMP_WAIT_POLICY=passive, unless the environment says otherwise). HYPER_PARALLEL_MATMUL in "
     "the "
-    "exit status is 0 then too. A second one ends it at once. A loss that is not finite ends it "
-    "with status 1 and saves nothing.\n\n"
-    "JSON lines, in --log and on standard output, are objects by \"event\". begin: what is run. "
-    "step: "
-    "step, loss (mean over the global batch, before the update), lr, grad_norm, step_ms, "
+    "environment is what --matmul is without the option.\n\n"
+    "JSON lines, in --log and on standard output, are objects by \"event\". begin: what is run, "
+    "weights among it: first, checkpoint, or the directory that they come from. step: "
+    "step, loss (mean over the global batch, before the update), lr, grad_norm (before it is "
+    "limited), step_ms, "
     "tokens_per_s, exposed_ms (waited for communication, mean over ranks), peak_bytes (weights, "
     "gradients, optimizer and activations of the rank that holds most), and held_out_loss (after "
     "the update) where it was evaluated. held_out: before the first step. sample: prompt and text. "
@@ -237,17 +246,18 @@ static hp_status check_together(const options *o) {
                         o->model, rows[i].owner == SIZES ? ", whose config.json gives it" : "");
     if (strcmp(o->export, "none") != 0 && !*o->save)
         return fail(HP_ERR_ARGUMENT, "expected --save DIR with --export %s, given none", o->export);
-    if (o->lr_min > o->lr)
-        return fail(HP_ERR_ARGUMENT, "expected --lr-min to be at most --lr %g, given %g", o->lr,
-                    o->lr_min);
+    if (strlen(o->save) + sizeof "/hf" > PATH_MAX)
+        return fail(HP_ERR_ARGUMENT, "expected --save to be a path below %d bytes", PATH_MAX - 3);
     return HP_OK;
 }
 
-/* A row without a default is zero, or follows from others. */
+/* A row without a default is zero; a number without one follows from others, NAN until then. */
 static hp_status set_defaults(options *o) {
     for (int i = 0; i < N_OPTIONS; i++)
         if (*rows[i].fallback || rows[i].kind == TEXT)
             TRY(parse_value(&rows[i], rows[i].fallback, o));
+        else if (rows[i].kind == REAL)
+            *(double *)((char *)o + rows[i].offset) = NAN;
     return HP_OK;
 }
 
@@ -263,12 +273,26 @@ hp_status options_parse(int argc, char **argv, options *out_options) {
         return fail(HP_ERR_ARGUMENT, "expected an option of --help, with its value; given \"%s\"",
                     argv[next - 1]);
     }
-    if (!line.options.is_given[OPTION_lr_min])
-        line.options.lr_min = line.options.lr / 10;
     TRY(parse_mesh(&line.options));
     TRY(check_together(&line.options));
     *out_options = line.options;
     return HP_OK;
+}
+
+/* Weights that have learnt something are lost at the rate that first ones are trained with. */
+hp_status options_settle(options *o, bool has_weights) {
+    if (!o->is_given[OPTION_lr])
+        o->lr = has_weights ? 5e-5 : 6e-3;
+    if (!o->is_given[OPTION_lr_min])
+        o->lr_min = o->lr / 50;
+    if (o->lr_min > o->lr)
+        return fail(HP_ERR_ARGUMENT, "expected --lr-min to be at most --lr %g, given %g", o->lr,
+                    o->lr_min);
+    return HP_OK;
+}
+
+void options_export_path(const options *o, char out_path[PATH_MAX]) {
+    snprintf(out_path, PATH_MAX, "%s/hf", o->save); /* check_together has seen that it fits */
 }
 
 /* ---- between ranks ---- */

@@ -6,6 +6,7 @@
 #define HPTRAIN_OPTIONS_H
 
 #include <hyperparallel/world.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -44,6 +45,9 @@ typedef struct options {
  * and given, also of options that do not go together. */
 hp_status options_parse(int argc, char **argv, options *out_options);
 
+/* Defaults that depend on the model. Errors: ARGUMENT of options that do not go together then. */
+hp_status options_settle(options *o, bool has_weights);
+
 /* Ranks that were started by hand may have been given different options. Errors: ARGUMENT naming
  * the first one that differs. Collective. */
 hp_status options_compare(hp_world *world, const options *o);
@@ -51,6 +55,9 @@ hp_status options_compare(hp_world *world, const options *o);
 bool options_is_bytes_mlp(const options *o);
 /* Does --model name a directory? */
 bool options_is_directory(const options *o);
+
+/* Where --export leaves the model. */
+void options_export_path(const options *o, char out_path[PATH_MAX]);
 
 void options_help(FILE *file);
 

@@ -7,8 +7,9 @@
 
 #include "options.h"
 
-/* Make the directories of --log, --curve, --save and --trace, before the first step, so that no
- * hour of training ends at a path that cannot be written. Errors: FILE naming the option. */
+/* Make the directories of --log, --curve, --save and --trace, and look at what stands there
+ * already, before the first step, so that no hour of training ends at a path that cannot be
+ * written. Errors: FILE naming the option. */
 hp_status places_check(const options *o);
 
 #endif

@@ -5,12 +5,14 @@
 #include "report.h"
 #include "fail.h"
 #include "plot.h"
+#include "schedule.h"
 
 #include <inttypes.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <math.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -59,12 +61,29 @@ static FILE *choose_text(const options *o) {
     return isatty(STDERR_FILENO) == 1 ? stderr : NULL;
 }
 
+static void say_weights(FILE *out, const run_facts *f, const options *o) {
+    if (strcmp(f->weights, "first") == 0)
+        fprintf(out, "weights: first ones, of seed %" PRId64 "\n", o->seed);
+    else if (*o->resume)
+        fprintf(out, "weights: of the checkpoint in %s\n", o->resume);
+    else
+        fprintf(out, "weights: of %s\n", f->weights);
+}
+
+/* Programs that read the lines do not look for it in them: it goes where errors go. */
+static void say_engine_note(FILE *out, const run_facts *f) {
+    if (f->engine_note)
+        fprintf(out, "matrix products: plain loops, several times slower than oneDNN: %s\n",
+                f->engine_note);
+}
+
 static void say_facts(FILE *out, const run_facts *f, const options *o) {
     char text[3][32];
     fprintf(out, "%s: %s parameters; %d %s as %dx%d (replicate x shard); %s; matrix products: %s\n",
             o->model, grouped(f->n_parameters, text[0]), f->n_ranks,
             f->n_ranks == 1 ? "rank" : "ranks", f->n_replicas, f->n_shards, o->optimizer,
             f->engine);
+    say_weights(out, f, o);
     fprintf(out, "%s: %s %ss to train on, %s held out\n", f->data, grouped(f->n_train, text[0]),
             f->unit, grouped(f->n_held_out, text[1]));
     if (f->first_step < f->n_steps)
@@ -75,10 +94,9 @@ static void say_facts(FILE *out, const run_facts *f, const options *o) {
         fprintf(out,
                 "the model has %d tokens and gets bytes: is --data meant to be a token file?\n",
                 f->vocab_size);
-    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (f->n_ranks > n_cores)
-        fprintf(out, "%d ranks share %ld cores: most of what is exposed is waiting for a core\n",
-                f->n_ranks, n_cores);
+    if (f->n_ranks > f->n_cores)
+        fprintf(out, "%d ranks share %d cores: most of what is exposed is waiting for a core\n",
+                f->n_ranks, f->n_cores);
     fflush(out);
 }
 
@@ -87,18 +105,19 @@ hp_status report_begin(report *r, const options *o, const run_facts *facts) {
     r->facts = *facts;
     r->text = choose_text(o);
     r->is_live = r->text && isatty(fileno(r->text)) == 1;
-    r->held_out_before = r->held_out_after = NAN;
     r->begin_ns = now_ns();
     TRY(log_open(&r->log, o, facts->first_step > 0, wants_json(o) ? stdout : NULL));
     if (r->text)
         say_facts(r->text, facts, o);
+    if (!o->quiet)
+        say_engine_note(r->text ? r->text : stderr, facts);
     return log_begin(&r->log, facts);
 }
 
 /* ---- steps ---- */
 
 hp_status report_held_out(report *r, uint64_t step, double loss) {
-    const bool is_first = isnan(r->held_out_before);
+    const bool is_first = r->n_held_out++ == 0;
     series_add(&r->curve.held_out, step, loss);
     r->held_out_after = loss;
     if (!is_first)
@@ -114,23 +133,75 @@ static uint64_t seconds_left(const report *r, const step_record *s) {
     return (uint64_t)(seconds / (double)n_done * (double)(r->facts.n_steps - s->step));
 }
 
+/* A piece of the line of progress. */
+typedef struct piece {
+    int rank; /* the highest goes first where there is no room */
+    char text[64];
+} piece;
+enum { N_PIECES = 6 };
+
+static void make_pieces(const report *r, const step_record *s, piece out[N_PIECES]) {
+    const uint64_t left = seconds_left(r, s);
+    const double exposed_ms = s->unshard_ms + s->reduce_ms + s->replicate_ms;
+    enum { SIZE = sizeof out->text };
+    snprintf(out[0].text, SIZE, "step %" PRIu64 "/%" PRIu64 "  loss %.4f", s->step,
+             r->facts.n_steps, s->loss);
+    if (r->n_held_out)
+        snprintf(out[1].text, SIZE, "  held out %.4f", r->held_out_after);
+    snprintf(out[2].text, SIZE, "  %.1fk tokens/s", s->tokens_per_s * 1e-3);
+    snprintf(out[3].text, SIZE, "  exposed %.1f ms of %.1f", exposed_ms, s->step_ms);
+    snprintf(out[4].text, SIZE, "  peak %.1f MB", (double)s->peak_bytes * 1e-6);
+    snprintf(out[5].text, SIZE, "  ETA %" PRIu64 ":%02" PRIu64, left / 60, left % 60);
+}
+
+/* A line that wraps could not be written over. The last column stays free: some terminals wrap
+ * there. */
+static int line_width(const report *r) {
+    struct winsize size;
+    if (!r->is_live)
+        return INT_MAX;
+    return ioctl(fileno(r->text), TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col - 1 : 79;
+}
+
+static int width_up_to(const piece *pieces, int most) {
+    int width = 0;
+    for (int i = 0; i < N_PIECES; i++)
+        width += pieces[i].rank <= most ? (int)strlen(pieces[i].text) : 0;
+    return width;
+}
+
+static void write_line(report *r, const piece *pieces) {
+    int left = line_width(r), most = N_PIECES - 1;
+    while (most > 0 && width_up_to(pieces, most) > left)
+        most--;
+    fputs(r->is_live ? "\r" : "", r->text);
+    for (int i = 0; i < N_PIECES && left > 0; i++)
+        if (pieces[i].rank <= most)
+            left -= fprintf(r->text, "%.*s", left, pieces[i].text);
+    fputs(r->is_live ? "\033[K" : "\n", r->text);
+    fflush(r->text);
+    r->is_line_open = r->is_live;
+}
+
 /* The last step is always shown, so that the final numbers stand there. */
 static void show_progress(report *r, const step_record *s) {
-    const uint64_t now = now_ns(), left = seconds_left(r, s);
+    piece pieces[N_PIECES] = {{.rank = 0}, {.rank = 2}, {.rank = 3},
+                              {.rank = 4}, {.rank = 5}, {.rank = 1}};
+    const uint64_t now = now_ns();
     const bool is_due = now - r->shown_ns >= (r->is_live ? live_every_ns : line_every_ns);
     if (!is_due && s->step != r->facts.n_steps)
         return;
     r->shown_ns = now;
-    fprintf(r->text, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f", r->is_live ? "\r" : "", s->step,
-            r->facts.n_steps, s->loss);
-    if (!isnan(r->held_out_after))
-        fprintf(r->text, "  held out %.4f", r->held_out_after);
-    fprintf(r->text,
-            "  %.1fk tokens/s  exposed %.1f ms of %.1f  peak %.1f MB  ETA %" PRIu64 ":%02" PRIu64
-            "%s",
-            s->tokens_per_s * 1e-3, s->unshard_ms + s->reduce_ms + s->replicate_ms, s->step_ms,
-            (double)s->peak_bytes * 1e-6, left / 60, left % 60, r->is_live ? "\033[K" : "\n");
+    make_pieces(r, s, pieces);
+    write_line(r, pieces);
+}
+
+void report_end_line(report *r) {
+    if (!r->is_line_open)
+        return;
+    putc('\n', r->text);
     fflush(r->text);
+    r->is_line_open = false;
 }
 
 hp_status report_step(report *r, const step_record *record) {
@@ -162,20 +233,20 @@ static hp_status write_picture(const report *r) {
     return plot_write_svg(&r->curve, title, subtitle, f->unit, r->options->curve);
 }
 
-static void say_losses(const report *r, uint64_t n_done, bool is_stopped) {
+static void say_losses(report *r, uint64_t n_done, bool is_stopped) {
     const uint64_t n_steps = n_done - r->facts.first_step;
-    if (r->is_live && r->shown_ns)
-        putc('\n', r->text); /* what follows must not be written over the live line */
+    report_end_line(r);
     if (n_steps)
         plot_print(&r->curve, r->facts.unit, is_utf8(), r->text);
     if (is_stopped)
         fprintf(r->text, "stopped by a signal after step %" PRIu64 "\n", n_done);
-    if (n_steps)
+    if (r->n_held_out > 1)
         fprintf(r->text, "held-out loss %.4f -> %.4f nats per %s, %" PRIu64 " steps in %.1f s\n",
                 r->held_out_before, r->held_out_after, r->facts.unit, n_steps,
                 (double)(now_ns() - r->begin_ns) * 1e-9);
-    else
-        fprintf(r->text, "held-out loss %.4f nats per %s\n", r->held_out_after, r->facts.unit);
+    else if (r->n_held_out)
+        fprintf(r->text, "held-out loss %.4f nats per %s%s\n", r->held_out_after, r->facts.unit,
+                n_steps ? " before the first step" : "");
     fflush(r->text);
 }
 
@@ -217,8 +288,11 @@ static void say_what_was_written(FILE *out, const options *o) {
                 o->trace);
     if (*o->save)
         fprintf(out, "checkpoint  %s\n", o->save);
-    if (strcmp(o->export, "hf") == 0)
-        fprintf(out, "model       %s/hf, for Transformers and for --model\n", o->save);
+    if (strcmp(o->export, "hf") == 0) {
+        char path[PATH_MAX];
+        options_export_path(o, path);
+        fprintf(out, "model       %s, for Transformers and for --model\n", path);
+    }
 }
 
 /* One thing to try, the first that this run has not done. */
@@ -228,11 +302,15 @@ static void say_what_next(FILE *out, const report *r, uint64_t n_done) {
     if (*o->save && n_done < r->facts.n_steps)
         fprintf(out, "the same command with --resume %s goes on from step %" PRIu64 "\n", o->save,
                 n_done);
-    else if (*o->save)
+    else if (*o->save && n_done > r->facts.first_step)
         fprintf(out,
-                "--resume %s --steps %" PRIu64
-                " goes on from this checkpoint, on any number of ranks and any --mesh\n",
-                o->save, n_done ? 2 * n_done : 100);
+                "the same command with --resume %s --steps %" PRIu64
+                " --lr-decay none --lr %g goes on from this checkpoint at the rate it ended with, "
+                "on any number of ranks and any --mesh\n",
+                o->save, 2 * n_done, schedule_learning_rate(o, n_done));
+    else if (*o->save)
+        fprintf(out, "the same command with --resume %s --steps %" PRIu64 " trains these weights\n",
+                o->save, n_done + 100);
     else if (r->facts.n_ranks == 1)
         fprintf(out, "hprun -n 8 hptrain --mesh 2x4 trains over 8 ranks\n");
     else
@@ -240,8 +318,12 @@ static void say_what_next(FILE *out, const report *r, uint64_t n_done) {
 }
 
 hp_status report_end(report *r, uint64_t n_done, bool is_stopped) {
-    const run_end end = {n_done, (double)(now_ns() - r->begin_ns) * 1e-9, r->held_out_before,
-                         r->held_out_after, is_stopped};
+    const run_end end = {.step = n_done,
+                         .seconds = (double)(now_ns() - r->begin_ns) * 1e-9,
+                         .n_held_out = r->n_held_out,
+                         .held_out_before = r->held_out_before,
+                         .held_out_after = r->held_out_after,
+                         .is_stopped = is_stopped};
     if (r->text) {
         say_what_was_written(r->text, r->options);
         say_what_next(r->text, r, n_done);
@@ -251,5 +333,6 @@ hp_status report_end(report *r, uint64_t n_done, bool is_stopped) {
 }
 
 void report_close(report *r) {
+    report_end_line(r); /* of a run that has failed */
     log_close(&r->log);
 }

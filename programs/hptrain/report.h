@@ -18,8 +18,10 @@ typedef struct report {
     log_lines log;
     FILE *text; /* NULL: nobody reads */
     bool is_live;
+    bool is_line_open; /* the live line has no end yet */
     uint64_t begin_ns, shown_ns;
-    double held_out_before, held_out_after; /* NAN: not evaluated */
+    uint64_t n_held_out; /* how often it was evaluated */
+    double held_out_before, held_out_after;
     curve curve;
 } report;
 
@@ -29,6 +31,8 @@ hp_status report_begin(report *r, const options *o, const run_facts *facts);
 hp_status report_held_out(report *r, uint64_t step, double loss);
 /* One line of the log, a point of the curve, and progress. Errors: FILE. */
 hp_status report_step(report *r, const step_record *record);
+/* What follows is written below the live line. */
+void report_end_line(report *r);
 /* The curve and the losses. is_stopped: ended by a signal at step n_done. Errors: FILE. */
 hp_status report_result(report *r, uint64_t n_done, bool is_stopped);
 hp_status report_sample(report *r, const sample_text *sample);

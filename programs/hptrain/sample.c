@@ -6,6 +6,7 @@
  * tools/make_tokens.py turns them into text and back.
  */
 #include "fail.h"
+#include "stop.h"
 #include "trainer.h"
 
 #include <errno.h>
@@ -81,18 +82,41 @@ static hp_status report_tokens(trainer *t, const int32_t *tokens, int n) {
     return status;
 }
 
-static hp_status generate(trainer *t, int32_t *tokens, int n) {
-    TRY(agree(t->world, tokens ? HP_OK : fail(HP_ERR_MEMORY, "expected memory for %d tokens", n)));
-    TRY(t->model.kind->generate(&t->model, t->prompt, t->n_prompt, n, tokens));
-    return t->report ? report_tokens(t, tokens, n) : HP_OK;
+/* Read again for each piece is the text so far, or its end; whoever asks to end waits for a piece.
+ */
+enum { PIECE = 32 };
+
+/* text: the prompt, and room for n tokens behind it. */
+static hp_status generate(trainer *t, int32_t *text, int n, int *out_n, bool *out_stop) {
+    int n_done = 0;
+    for (*out_stop = false; n_done < n;) {
+        const int n_text = t->n_prompt + n_done, n_next = n - n_done < PIECE ? n - n_done : PIECE;
+        TRY(stop_agree(t->world, out_stop));
+        if (*out_stop)
+            break;
+        TRY(t->model.kind->generate(&t->model, text, n_text,
+                                    (uint64_t)t->o->seed + (uint64_t)n_done, n_next,
+                                    text + n_text));
+        n_done += n_next;
+    }
+    *out_n = n_done;
+    return HP_OK;
 }
 
-hp_status sample_generate(trainer *t) {
+static hp_status generate_and_report(trainer *t, int32_t *text, int n, bool *out_stop) {
+    int n_done = 0;
+    TRY(agree(t->world, text ? HP_OK : fail(HP_ERR_MEMORY, "expected memory for %d tokens", n)));
+    memcpy(text, t->prompt, (size_t)t->n_prompt * sizeof *text);
+    TRY(generate(t, text, n, &n_done, out_stop));
+    return agree(t->world, t->report ? report_tokens(t, text + t->n_prompt, n_done) : HP_OK);
+}
+
+hp_status sample_generate(trainer *t, bool *out_stop) {
     const int n = (int)t->o->sample_bytes;
     if (!t->prompt)
         return HP_OK;
-    int32_t *tokens = malloc((size_t)n * sizeof *tokens);
-    const hp_status status = generate(t, tokens, n);
-    free(tokens);
+    int32_t *text = malloc(((size_t)t->n_prompt + (size_t)n) * sizeof *text);
+    const hp_status status = generate_and_report(t, text, n, out_stop);
+    free(text);
     return status;
 }

@@ -13,6 +13,7 @@ double schedule_learning_rate(const options *o, uint64_t step) {
         return o->lr * (at + 1) / warmup;
     if (strcmp(o->lr_decay, "none") == 0)
         return o->lr;
-    const double share = (at - warmup) / ((double)o->steps - warmup);
+    const double n_falling = (double)o->steps - warmup;
+    const double share = n_falling > 0 ? (at - warmup) / n_falling : 1;
     return o->lr_min + (o->lr - o->lr_min) * 0.5 * (1 + cos(share * acos(-1)));
 }

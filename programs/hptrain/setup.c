@@ -9,8 +9,12 @@
 #include "places.h"
 #include "trainer.h"
 
+#include <hyperparallel/coll.h>
+
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 uint64_t global_batch(const trainer *t) {
     return (uint64_t)(t->o->accumulate * t->o->batch) * (uint64_t)hp_world_size(t->world);
@@ -44,7 +48,7 @@ static hp_status take_samples(trainer *t) {
     const size_t sample_bytes = (size_t)t->model.sample_tokens * sizeof *t->samples;
     const int n_held_out = (int)t->o->eval_samples;
     TRY(data_fit(&t->data, t->model.sample_tokens, t->model.vocab_size));
-    t->samples = malloc((size_t)t->o->batch * sample_bytes);
+    t->samples = calloc((size_t)t->o->batch, sample_bytes);
     t->held_out = malloc((size_t)n_held_out * sample_bytes);
     if (!t->samples || !t->held_out)
         return fail(HP_ERR_MEMORY, "expected memory for %lld samples of %zu bytes",
@@ -56,12 +60,39 @@ static hp_status check_own(trainer *t) {
     TRY(check_mesh(t));
     TRY(data_open(t->o->data, &t->data));
     TRY(open_model(t));
+    TRY(options_settle(t->o, t->model.has_weights));
     TRY(take_samples(t));
     TRY(sample_read_prompt(t));
     return places_check(t->o);
 }
 
+/* Cores that this process may run on; a mask of more than 1,024 does not fit and is counted whole.
+ */
+static int n_allowed_cores(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                       : (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* OpenMP's threads spin where they wait, on the core that the rank they wait for needs. The
+ * variable is read when the plug-in is loaded; no thread of this program runs yet. */
+static void let_waiting_threads_sleep(const trainer *t) {
+    if (t->o->threads * hp_world_local_size(t->world) > n_allowed_cores())
+        (void)setenv("OMP_WAIT_POLICY", "passive", 0);
+}
+
 /* ---- together ---- */
+
+/* What each rank found by itself must be what rank 0 found. */
+static hp_status compare(const trainer *t, const char *what, const char *mine) {
+    char first[32] = "";
+    snprintf(first, sizeof first, "%s", mine);
+    TRY(hp_broadcast(hp_world_group(t->world), first, sizeof first, HP_INT8, 0));
+    const bool is_same = strncmp(first, mine, sizeof first - 1) == 0;
+    return agree(t->world, is_same ? HP_OK
+                                   : fail(HP_ERR_MISMATCH, "expected %s as on rank 0, %s, given %s",
+                                          what, first, mine));
+}
 
 /* Spans that a stream may need for the steps to be traced and the evaluations among them: a unit
  * takes about 30 in a pass of training and 12 in one of an evaluation. */
@@ -117,11 +148,19 @@ static hp_status find_weights(trainer *t) {
     return t->model.kind->load ? t->model.kind->load(&t->model, t->fsdp) : HP_OK;
 }
 
+static const char *weights_name(const trainer *t) {
+    if (*t->o->resume)
+        return "checkpoint";
+    return t->model.has_weights ? t->o->model : "first";
+}
+
 static hp_status begin_report(trainer *t) {
     const run_facts facts = {
         .data = t->data.path,
         .unit = data_unit(&t->data),
         .engine = t->model.engine,
+        .engine_note = *t->model.engine_note ? t->model.engine_note : NULL,
+        .weights = weights_name(t),
         .vocab_size = t->model.vocab_size,
         .n_parameters = t->model.n_parameters,
         .n_train = t->data.n_train,
@@ -130,6 +169,7 @@ static hp_status begin_report(trainer *t) {
         .n_ranks = hp_world_size(t->world),
         .n_replicas = hp_mesh_size(t->mesh, 0),
         .n_shards = hp_mesh_size(t->mesh, 1),
+        .n_cores = n_allowed_cores(),
         .first_step = t->first_step,
         .n_steps = t->last_step,
     };
@@ -137,21 +177,24 @@ static hp_status begin_report(trainer *t) {
         return HP_OK;
     t->report = calloc(1, sizeof *t->report);
     if (!t->report)
-        return HP_ERR_MEMORY;
+        return fail(HP_ERR_MEMORY, "expected memory for the report");
     return report_begin(t->report, t->o, &facts);
 }
 
 hp_status set_up(trainer *t) {
     TRY(options_compare(t->world, t->o));
+    let_waiting_threads_sleep(t);
     TRY(agree(t->world, check_own(t)));
+    TRY(compare(t, "weights in --model", t->model.has_weights ? "some" : "none"));
     TRY(hp_mesh_create(t->world, t->mesh_sizes, 2, &t->mesh));
     TRY(make_fsdp(t));
     TRY(agree(t->world, t->model.kind->create(&t->model, t->fsdp)));
+    TRY(compare(t, "the engine of matrix products", t->model.engine));
     TRY(hp_fsdp_commit(t->fsdp));
     TRY(make_optimizer(t));
     TRY(find_weights(t));
     t->last_step = t->o->steps ? (uint64_t)t->o->steps : t->first_step;
-    return begin_report(t);
+    return agree(t->world, begin_report(t));
 }
 
 void tear_down(trainer *t) {

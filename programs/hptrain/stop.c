@@ -6,7 +6,10 @@
  * (timeout does), so a second one counts only after a moment.
  */
 #include "stop.h"
+#include "fail.h"
 #include "report.h"
+
+#include <hyperparallel/coll.h>
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -41,4 +44,11 @@ void stop_catch_signals(void) {
 
 bool stop_is_requested(void) {
     return atomic_load(&asked_ns) != 0;
+}
+
+hp_status stop_agree(hp_world *world, bool *out_stop) {
+    int64_t asked = stop_is_requested();
+    TRY(hp_all_reduce(hp_world_group(world), &asked, &asked, 1, HP_INT64, HP_MAX));
+    *out_stop = asked != 0;
+    return HP_OK;
 }

@@ -7,6 +7,7 @@
  */
 #include "train.h"
 #include "fail.h"
+#include "finite.h"
 #include "schedule.h"
 #include "stop.h"
 #include "trainer.h"
@@ -16,6 +17,21 @@
 
 #include <math.h>
 #include <string.h>
+
+/* ---- failures of one rank ---- */
+
+/* The first one counts. */
+static void keep(trainer *t, hp_status status) {
+    if (status < 0 && t->own >= 0)
+        t->own = status;
+}
+
+/* What a rank kept becomes everybody's. Collective. */
+static hp_status tell(trainer *t) {
+    if (t->report)
+        report_end_line(t->report); /* another rank may be the one that speaks */
+    return agree(t->world, t->own);
+}
 
 /* ---- a step ---- */
 
@@ -30,7 +46,7 @@ static hp_status peak_bytes(const trainer *t, double *out_bytes) {
 }
 
 /* What the ranks tell each other after a step; all are sums over the ranks. */
-enum { LOSS, STOP, UNSHARD_NS, REDUCE_NS, REPLICATE_NS, N_SHARED };
+enum { LOSS, STOP, FAILED, UNSHARD_NS, REDUCE_NS, REPLICATE_NS, N_SHARED };
 
 static hp_status share(trainer *t, double loss, step_record *out, bool *out_stop) {
     hp_group *all = hp_world_group(t->world);
@@ -41,11 +57,14 @@ static hp_status share(trainer *t, double loss, step_record *out, bool *out_stop
     double sums[N_SHARED] = {
         [LOSS] = loss,
         [STOP] = stop_is_requested(),
+        [FAILED] = t->own < 0,
         [UNSHARD_NS] = (double)(t->last.exposed_unshard_ns - before.exposed_unshard_ns),
         [REDUCE_NS] = (double)(t->last.exposed_reduce_ns - before.exposed_reduce_ns),
         [REPLICATE_NS] = (double)(t->last.exposed_replicate_ns - before.exposed_replicate_ns),
     };
     TRY(hp_all_reduce(all, sums, sums, N_SHARED, HP_FP64, HP_SUM));
+    if (sums[FAILED] > 0)
+        return tell(t);
     TRY(peak_bytes(t, &peak));
     TRY(hp_all_reduce(all, &peak, &peak, 1, HP_FP64, HP_MAX));
     out->loss = sums[LOSS] / (double)tokens_per_step(t);
@@ -58,20 +77,22 @@ static hp_status share(trainer *t, double loss, step_record *out, bool *out_stop
 }
 
 /* Sample j of this rank in pass k is number step x global batch + (k x ranks + rank) x batch + j of
- * the data. */
-static hp_status next_samples(trainer *t, uint64_t step, uint64_t k) {
+ * the data. A rank whose samples cannot be had makes the pass with what it has, as the others wait
+ * for it there; before the update all of them know. */
+static void next_samples(trainer *t, uint64_t step, uint64_t k) {
     const uint64_t n_ranks = (uint64_t)hp_world_size(t->world);
     const uint64_t slot = k * n_ranks + (uint64_t)hp_world_rank(t->world);
-    return data_samples(&t->data, (uint64_t)t->o->seed,
-                        step * global_batch(t) + slot * (uint64_t)t->o->batch, (int)t->o->batch,
-                        t->samples);
+    if (t->own >= 0)
+        keep(t, data_samples(&t->data, (uint64_t)t->o->seed,
+                             step * global_batch(t) + slot * (uint64_t)t->o->batch,
+                             (int)t->o->batch, t->samples));
 }
 
 /* The passes before the last one keep their gradients on the rank. */
 static hp_status train_pass(trainer *t, uint64_t step, uint64_t k, double *inout_loss) {
     const uint64_t n_passes = (uint64_t)t->o->accumulate;
     double loss = 0;
-    TRY(next_samples(t, step, k));
+    next_samples(t, step, k);
     TRY(hp_fsdp_begin(t->fsdp, k + 1 < n_passes ? HP_NO_SYNC : HP_SYNC));
     TRY(t->model.kind->forward(&t->model, t->samples, (int)t->o->batch, &loss));
     TRY(t->model.kind->backward(&t->model, 1 / (double)n_passes));
@@ -79,39 +100,35 @@ static hp_status train_pass(trainer *t, uint64_t step, uint64_t k, double *inout
     return hp_fsdp_end(t->fsdp);
 }
 
-static hp_status update(trainer *t, uint64_t step, step_record *out) {
-    out->lr = schedule_learning_rate(t->o, step);
-    out->grad_norm = NAN;
-    if (t->o->clip > 0)
-        TRY(hp_clip_grad_norm(t->fsdp, t->o->clip, 2.0, &out->grad_norm));
+/* All ranks have the same value, and one of them tells. */
+static hp_status check(trainer *t, const char *what, double value, uint64_t step) {
+    keep(t, finite_check(what, value, step));
+    return isfinite(value) ? HP_OK : tell(t);
+}
+
+/* The norm is measured without a limit too: it tells whether the update can be made. */
+static hp_status update(trainer *t, step_record *out) {
+    const double limit = t->o->clip > 0 ? t->o->clip : INFINITY;
+    TRY(hp_clip_grad_norm(t->fsdp, limit, 2.0, &out->grad_norm));
+    TRY(check(t, "norm of the gradient", out->grad_norm, out->step));
     return hp_optimizer_step(t->optimizer, out->lr);
 }
 
-/* Before anything of it is saved. All ranks see the same sum, so one of them tells. */
-static hp_status check_loss(const trainer *t, const step_record *record) {
-    if (isfinite(record->loss))
-        return HP_OK;
-    return agree(t->world,
-                 fail(HP_ERR_STATE,
-                      "expected a finite loss, step %llu gave %g: the run has diverged (a smaller "
-                      "--lr, or --clip); the last checkpoint is as it was",
-                      (unsigned long long)record->step, record->loss));
-}
-
+/* What could end the run is told before the update: a step that failed has changed nothing. */
 static hp_status train_step(trainer *t, uint64_t step, step_record *out, bool *out_stop) {
     const uint64_t begin_ns = now_ns();
     double loss = 0;
+    *out = (step_record){.step = step + 1, .lr = schedule_learning_rate(t->o, step)};
     TRY(hp_world_check(t->world)); /* hprun may be gone while nobody waits for long */
     for (uint64_t k = 0; k < (uint64_t)t->o->accumulate; k++)
         TRY(train_pass(t, step, k, &loss));
-    TRY(update(t, step, out));
     TRY(share(t, loss, out, out_stop));
+    TRY(check(t, "loss", out->loss, out->step));
+    TRY(update(t, out));
     const double seconds = (double)(now_ns() - begin_ns) * 1e-9;
-    out->step = step + 1;
     out->step_ms = seconds * 1e3;
     out->tokens_per_s = (double)tokens_per_step(t) / seconds;
-    out->held_out_loss = NAN;
-    return check_loss(t, out);
+    return HP_OK;
 }
 
 /* ---- evaluation ---- */
@@ -130,8 +147,8 @@ static hp_status evaluate_pass(trainer *t, const int32_t *samples, int n, double
 }
 
 /* Pass after pass takes the next batch for each rank; every rank makes every pass, even with no
- * samples left for it, since the units' gathers are collective. */
-static hp_status held_out_loss(trainer *t, double *out_loss) {
+ * samples left for it, since the units' gathers are collective. With *out_stop there is no loss. */
+static hp_status held_out_loss(trainer *t, double *out_loss, bool *out_stop) {
     const int64_t batch = t->o->batch, n_samples = t->o->eval_samples;
     const int64_t stride = batch * hp_world_size(t->world);
     double loss = 0;
@@ -139,6 +156,9 @@ static hp_status held_out_loss(trainer *t, double *out_loss) {
         const int64_t mine = first + batch * hp_world_rank(t->world);
         const int64_t n = clamp(n_samples - mine, 0, batch);
         const int32_t *from = t->held_out + (n ? mine * t->model.sample_tokens : 0);
+        TRY(stop_agree(t->world, out_stop));
+        if (*out_stop)
+            return HP_OK;
         TRY(evaluate_pass(t, from, (int)n, &loss));
     }
     TRY(hp_all_reduce(hp_world_group(t->world), &loss, &loss, 1, HP_FP64, HP_SUM));
@@ -146,10 +166,16 @@ static hp_status held_out_loss(trainer *t, double *out_loss) {
     return HP_OK;
 }
 
-static hp_status evaluate(trainer *t, uint64_t step, double *out_loss) {
-    TRY(held_out_loss(t, out_loss));
+/* After record->step. *out_stop: asked to end, there is no loss. */
+static hp_status evaluate(trainer *t, step_record *record, bool *out_stop) {
+    TRY(held_out_loss(t, &record->held_out_loss, out_stop));
     TRY(hp_fsdp_stats_get(t->fsdp, &t->last)); /* its waits belong to no step */
-    return t->report ? report_held_out(t->report, step, *out_loss) : HP_OK;
+    record->has_held_out = !*out_stop;
+    if (*out_stop)
+        return HP_OK;
+    if (t->report)
+        keep(t, report_held_out(t->report, record->step, record->held_out_loss));
+    return check(t, "held-out loss", record->held_out_loss, record->step);
 }
 
 /* ---- the run ---- */
@@ -158,18 +184,19 @@ static hp_status evaluate(trainer *t, uint64_t step, double *out_loss) {
 static hp_status save(trainer *t, uint64_t step) {
     if (!*t->o->save || (t->has_saved && t->saved_step == step))
         return HP_OK;
+    TRY(agree(t->world, finite_check_weights(t->fsdp, step)));
     TRY(hp_checkpoint_save(t->fsdp, t->optimizer, t->o->save, step));
     t->has_saved = true;
     t->saved_step = step;
     return HP_OK;
 }
 
+/* Of weights that save() has looked at. */
 static hp_status export_model(trainer *t) {
     char path[PATH_MAX];
     if (strcmp(t->o->export, "none") == 0)
         return HP_OK;
-    if ((size_t)snprintf(path, sizeof path, "%s/hf", t->o->save) >= sizeof path)
-        return fail(HP_ERR_ARGUMENT, "expected --save to be a path below %zu bytes", sizeof path);
+    options_export_path(t->o, path);
     return t->model.kind->export(&t->model, t->fsdp, path);
 }
 
@@ -187,26 +214,32 @@ static bool is_due(int64_t every, uint64_t step) {
     return every > 0 && step % (uint64_t)every == 0;
 }
 
+/* A step, and what is due after it. A checkpoint comes before the report of its step: a log that
+ * cannot be written loses none. Who asks to end gets the checkpoint, without an evaluation. */
+static hp_status train_one(trainer *t, uint64_t step, bool *out_stop) {
+    const int64_t every = t->o->eval_every, save_every = t->o->save_every;
+    step_record record;
+    TRY(train_step(t, step, &record, out_stop));
+    const uint64_t n_done = record.step;
+    if (!*out_stop && (is_due(every, n_done) || n_done == t->last_step))
+        TRY(evaluate(t, &record, out_stop));
+    if (*out_stop || is_due(save_every, n_done))
+        TRY(save(t, n_done));
+    if (t->report)
+        keep(t, report_step(t->report, &record));
+    if (n_done - t->first_step == (uint64_t)t->o->trace_steps)
+        keep(t, write_trace(t));
+    return HP_OK;
+}
+
 /* The loss before training is measured too: it is what the curve starts from. */
 static hp_status train_all(trainer *t, uint64_t *out_done, bool *out_stop) {
-    double ignored;
+    step_record before = {.step = t->first_step};
     uint64_t step = t->first_step;
-    bool stop = false;
-    TRY(evaluate(t, step, &ignored));
-    while (step < t->last_step && !stop) {
-        step_record record;
-        TRY(train_step(t, step++, &record, &stop));
-        if (is_due(t->o->eval_every, step) || stop || step == t->last_step)
-            TRY(evaluate(t, step, &record.held_out_loss));
-        if (t->report)
-            TRY(report_step(t->report, &record));
-        if (is_due(t->o->save_every, step))
-            TRY(save(t, step));
-        if (step - t->first_step == (uint64_t)t->o->trace_steps)
-            TRY(write_trace(t));
-    }
+    TRY(evaluate(t, &before, out_stop));
+    while (step < t->last_step && !*out_stop)
+        TRY(train_one(t, step++, out_stop));
     *out_done = step;
-    *out_stop = stop;
     return HP_OK;
 }
 
@@ -217,15 +250,18 @@ static hp_status run(trainer *t) {
     TRY(train_all(t, &n_done, &stop));
     TRY(save(t, n_done));
     TRY(export_model(t));
-    TRY(write_trace(t));
+    keep(t, write_trace(t));
     if (t->report)
-        TRY(report_result(t->report, n_done, stop));
+        keep(t, report_result(t->report, n_done, stop));
+    TRY(tell(t));
     if (!stop)
-        TRY(sample_generate(t));
-    return t->report ? report_end(t->report, n_done, stop) : HP_OK;
+        TRY(sample_generate(t, &stop));
+    if (t->report)
+        keep(t, report_end(t->report, n_done, stop));
+    return tell(t);
 }
 
-hp_status train(hp_world *world, const options *o) {
+hp_status train(hp_world *world, options *o) {
     trainer t = {.o = o, .world = world};
     stop_catch_signals();
     const hp_status status = run(&t);

@@ -9,8 +9,9 @@
 
 #include <hyperparallel/world.h>
 
-/* Train as the options say and report. SIGINT and SIGTERM end it after the step they come in.
- * Collective over the world. */
-hp_status train(hp_world *world, const options *o);
+/* Train as the options say and report. SIGINT and SIGTERM end it after the step, or the pass of an
+ * evaluation, they come in. Defaults that depend on the model are filled in. Collective over the
+ * world. */
+hp_status train(hp_world *world, options *o);
 
 #endif

@@ -10,7 +10,7 @@
 #include "report.h"
 
 typedef struct trainer {
-    const options *o;
+    options *o;
     hp_world *world;
     data data;
     model model;
@@ -28,6 +28,7 @@ typedef struct trainer {
     bool has_saved;
     uint64_t saved_step; /* of the newest checkpoint, if has_saved */
     hp_fsdp_stats last;  /* at the end of the last step */
+    hp_status own;       /* what failed here and was not told to the others yet */
     report *report;      /* rank 0; else NULL */
 } trainer;
 
@@ -42,7 +43,7 @@ uint64_t tokens_per_step(const trainer *t);
 
 /* sample.c. The ids of --sample. Errors: ARGUMENT naming what is no id of the model. Local. */
 hp_status sample_read_prompt(trainer *t);
-/* Continue it and report. Collective. */
-hp_status sample_generate(trainer *t);
+/* Continue it and report. *out_stop: asked to end before its end. Collective. */
+hp_status sample_generate(trainer *t, bool *out_stop);
 
 #endif
