@@ -198,6 +198,47 @@ static void state_is_asked_for_or_not(void **state) {
     free(r);
 }
 
+/* Gradients of the weights before a load, reduced or accumulated, are not applied to the new ones,
+ * whether the optimizer's state was loaded or not. */
+static void load_between_passes(hp_world *world, void *argument) {
+    varied m;
+    hp_optimizer *o;
+    hp_shard shard;
+    double norm;
+    varied_values *grads = argument; /* two */
+    varied_create(world, 1, &m);
+    RANK_OK(hp_optimizer_create(m.fsdp, "adamw", NULL, &o));
+    RANK_OK(hp_checkpoint_save(m.fsdp, o, scratch, 1));
+    for (int with_state = 0; with_state < 2; with_state++) {
+        varied_pass(&m, 0, 1);
+        RANK_OK(hp_checkpoint_load(m.fsdp, with_state ? o : NULL, scratch, NULL));
+        RANK_OK(hp_param_shard(m.units[0], 0, &shard));
+        RANK_CHECK(shard.grad == NULL);
+        RANK_FAILS(hp_clip_grad_norm(m.fsdp, 1, 2, &norm), HP_ERR_STATE);
+        RANK_FAILS(hp_optimizer_step(o, 0.1), HP_ERR_STATE);
+        varied_pass_as(&m, HP_NO_SYNC, 1, 1);
+        RANK_OK(hp_checkpoint_load(m.fsdp, with_state ? o : NULL, scratch, NULL));
+        varied_pass(&m, 2, 1);
+        varied_collect(&m, VARIED_GRADS, &grads[with_state]);
+        RANK_OK(hp_optimizer_step(o, 0.1));
+    }
+    hp_optimizer_destroy(o);
+    varied_destroy(&m);
+}
+
+static void gradients_are_no_more_after_a_load(void **state) {
+    (void)state;
+    varied_values *grads = calloc(2, sizeof *grads);
+    assert_non_null(grads);
+    ranks_run(3, RANKS_THREADS, load_between_passes, grads);
+    for (int with_state = 0; with_state < 2; with_state++)
+        for (int row = 0; row < N_VARIED; row++)
+            for (uint64_t i = 0; i < varied_count(&varied_rows[row]); i++)
+                assert_true(!varied_is_trained(&varied_rows[row]) ||
+                            grads[with_state].of[row][i] == varied_gradient(row, 2, i));
+    free(grads);
+}
+
 /* ---- which checkpoints stay, which is taken -------------------------------------------------- */
 
 static int count_entries(void) {
@@ -296,6 +337,11 @@ static void misuse(hp_world *world, void *argument) {
     RANK_FAILS(hp_checkpoint_save(m.fsdp, o, scratch, 1), HP_ERR_ARGUMENT);
     RANK_FAILS(hp_checkpoint_load(m.fsdp, o, scratch, &step), HP_ERR_ARGUMENT);
     RANK_FAILS(hp_checkpoint_load(m.fsdp, NULL, "", &step), HP_ERR_ARGUMENT);
+    const bool is_odd = hp_world_rank(world) == 1; /* alone with a bad argument */
+    RANK_FAILS(hp_checkpoint_save(m.fsdp, is_odd ? o : NULL, scratch, 1), HP_ERR_ARGUMENT);
+    RANK_CHECK(strstr(hp_last_error(), "rank 1: hp_checkpoint_save: expected an optimizer of"));
+    RANK_FAILS(hp_checkpoint_load(m.fsdp, NULL, is_odd ? "" : scratch, &step), HP_ERR_ARGUMENT);
+    RANK_CHECK(strstr(hp_last_error(), "rank 1: hp_checkpoint_load: expected a directory"));
     RANK_OK(hp_fsdp_begin(m.fsdp, HP_EVALUATE));
     RANK_FAILS(hp_checkpoint_save(m.fsdp, NULL, scratch, 1), HP_ERR_STATE);
     RANK_FAILS(hp_checkpoint_load(m.fsdp, NULL, scratch, &step), HP_ERR_STATE);
@@ -440,6 +486,7 @@ int main(void) {
         TEST(processes_and_threads_load_from_each_other),
         TEST(sgd_with_and_without_momentum),
         TEST(state_is_asked_for_or_not),
+        TEST(gradients_are_no_more_after_a_load),
         TEST(the_last_two_saved_stay),
         TEST(without_latest_the_newest_whole_one_is_taken),
         TEST(misuse_is_refused),

@@ -434,6 +434,12 @@ static void misuse(hp_world *world, void *argument) {
     config.file_names = twice;
     config.n_files = 2;
     RANK_FAILS(hp_weights_save(m.fsdp, scratch, &config), HP_ERR_ARGUMENT);
+    const bool is_odd = hp_world_rank(world) == 1; /* alone with a bad argument */
+    RANK_FAILS(hp_weights_save(m.fsdp, path_to("x").text, is_odd ? &config : NULL),
+               HP_ERR_ARGUMENT);
+    RANK_CHECK(strstr(hp_last_error(), "rank 1: hp_weights_save: expected file x once"));
+    RANK_FAILS(hp_weights_load(m.fsdp, is_odd ? NULL : scratch), HP_ERR_ARGUMENT);
+    RANK_CHECK(strstr(hp_last_error(), "rank 1: hp_weights_load: expected a file or directory"));
     config.n_files = hp_world_rank(world); /* 0 or 1 */
     RANK_FAILS(hp_weights_save(m.fsdp, path_to("x").text, &config), HP_ERR_MISMATCH);
     RANK_CHECK(strstr(hp_last_error(), "rank 1"));

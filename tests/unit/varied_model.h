@@ -152,14 +152,18 @@ static inline void varied_backward(const varied *m, int step, double factor) {
 }
 
 /* One pass; gradients are factor times varied_gradient, equal on all ranks. */
-static inline void varied_pass(const varied *m, int step, double factor) {
-    RANK_OK(hp_fsdp_begin(m->fsdp, HP_SYNC));
+static inline void varied_pass_as(const varied *m, hp_pass pass, int step, double factor) {
+    RANK_OK(hp_fsdp_begin(m->fsdp, pass));
     for (int u = 0; u < VARIED_UNITS; u++) {
         RANK_OK(hp_forward_begin(m->units[u]));
         RANK_OK(hp_forward_end(m->units[u]));
     }
     varied_backward(m, step, factor);
     RANK_OK(hp_fsdp_end(m->fsdp));
+}
+
+static inline void varied_pass(const varied *m, int step, double factor) {
+    varied_pass_as(m, HP_SYNC, step, factor);
 }
 
 /* Where element i of this rank's shard stands in the whole parameter. */

@@ -20,13 +20,19 @@
 
 static hp_status check_arguments(const hp_fsdp *fsdp, const hp_optimizer *optimizer,
                                  const char *directory, const char *call) {
-    HP_TRY(hpi_fsdp_check_idle(fsdp, call));
     if (!directory || !*directory)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a directory, given none", call);
     if (optimizer && optimizer->fsdp != fsdp)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected an optimizer of this fsdp, given another's",
                         call);
     return HP_OK;
+}
+
+/* Arguments that are bad on one rank are refused on all, so that nobody waits for it. */
+static hp_status check_call(const hp_fsdp *fsdp, const hp_optimizer *optimizer,
+                            const char *directory, const char *call) {
+    HP_TRY(hpi_fsdp_check_idle(fsdp, call));
+    return hpi_agree(fsdp, check_arguments(fsdp, optimizer, directory, call));
 }
 
 /* ---- saving --------------------------------------------------------------------------------- */
@@ -138,7 +144,7 @@ static hp_status save_all(struct save *save) {
 
 hp_status hp_checkpoint_save(hp_fsdp *fsdp, hp_optimizer *optimizer, const char *directory,
                              uint64_t step) {
-    HP_TRY(check_arguments(fsdp, optimizer, directory, __func__));
+    HP_TRY(check_call(fsdp, optimizer, directory, __func__));
     const uint64_t began_ns = hpi_now_ns();
     struct save save = {fsdp, optimizer, directory, step, NULL, {0}, 0};
     const hp_status status = save_all(&save);
@@ -364,21 +370,18 @@ static hp_status install_unit(void *context, hp_unit *unit) {
 static hp_status load_all(hp_fsdp *fsdp, struct load *load, const char *directory) {
     HP_TRY(choose(load, directory));
     HP_TRY(hpi_agree(fsdp, read_all(load)));
-    return hpi_fsdp_apply(fsdp, HPI_APPLY_UPDATE, install_unit, load);
+    return hpi_parts_install(fsdp, install_unit, load);
 }
 
 hp_status hp_checkpoint_load(hp_fsdp *fsdp, hp_optimizer *optimizer, const char *directory,
                              uint64_t *out_step) {
-    HP_TRY(check_arguments(fsdp, optimizer, directory, __func__));
+    HP_TRY(check_call(fsdp, optimizer, directory, __func__));
     const uint64_t began_ns = hpi_now_ns();
     struct load load = {.fsdp = fsdp, .optimizer = optimizer};
     const hp_status status = load_all(fsdp, &load, directory);
     if (status == HP_OK) {
-        if (optimizer) {
+        if (optimizer)
             optimizer->n_steps = load.index.optimizer_steps;
-            /* Gradients of the weights that were here before must not be applied to these. */
-            optimizer->used_generation = fsdp->grad_generation;
-        }
         if (out_step)
             *out_step = load.index.step;
     }

@@ -115,6 +115,11 @@ bool hpi_part_is_written(const hp_fsdp *fsdp, const hpi_part *part) {
     return part->n_bytes && (part->param->layout.n_shards > 1 || fsdp->shard_rank == 0);
 }
 
+hp_status hpi_parts_install(hp_fsdp *fsdp, hpi_apply install, void *context) {
+    fsdp->has_gradients = false;
+    return hpi_fsdp_apply(fsdp, HPI_APPLY_UPDATE, install, context);
+}
+
 void hpi_parts_free(hpi_parts *parts) {
     for (uint64_t i = 0; i < parts->n; i++)
         hpi_free(parts->list[i].name);

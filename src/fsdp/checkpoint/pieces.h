@@ -50,4 +50,9 @@ hp_status hpi_parts_make(const hp_fsdp *fsdp, const hp_optimizer *optimizer, hpi
 bool hpi_part_is_written(const hp_fsdp *fsdp, const hpi_part *part);
 void hpi_parts_free(hpi_parts *parts);
 
+/* Write weights: `install` is called once per unit when no peer reads them any more, and refreshes
+ * the casts of what it changes. Gradients, accumulated ones too, are no more: they were of the
+ * weights before. */
+hp_status hpi_parts_install(hp_fsdp *fsdp, hpi_apply install, void *context);
+
 #endif

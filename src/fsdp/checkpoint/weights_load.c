@@ -342,8 +342,7 @@ static hp_status install_unit(void *context, hp_unit *unit) {
 
 static hp_status install(struct load *load) {
     hp_fsdp *fsdp = load->fsdp;
-    fsdp->has_gradients = false; /* they were of other weights */
-    HP_TRY(hpi_fsdp_apply(fsdp, HPI_APPLY_UPDATE, install_unit, load));
+    HP_TRY(hpi_parts_install(fsdp, install_unit, load));
     if (load->status < 0)
         hpi_error_set(&load->error);
     const hp_status agreed = hpi_agree(fsdp, load->status);
@@ -352,15 +351,16 @@ static hp_status install(struct load *load) {
     return agreed;
 }
 
-static hp_status check_arguments(const hp_fsdp *fsdp, const char *path) {
-    HP_TRY(hpi_fsdp_check_idle(fsdp, "hp_weights_load"));
+static hp_status check_arguments(const char *path) {
     if (!path || !*path)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a file or directory of weights, given none");
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "hp_weights_load: expected a file or directory of weights, given none");
     return HP_OK;
 }
 
 hp_status hp_weights_load(hp_fsdp *fsdp, const char *path) {
-    HP_TRY(check_arguments(fsdp, path));
+    HP_TRY(hpi_fsdp_check_idle(fsdp, __func__));
+    HP_TRY(hpi_agree(fsdp, check_arguments(path))); /* so that nobody waits for the one refused */
     const uint64_t began_ns = hpi_now_ns();
     struct load load = {.fsdp = fsdp};
     hp_status status = hpi_agree(fsdp, prepare(&load, path));

@@ -70,9 +70,7 @@ static hp_status check_config(const hp_weights_config *config) {
     return HP_OK;
 }
 
-static hp_status check_arguments(const hp_fsdp *fsdp, const char *directory,
-                                 const hp_weights_config *config) {
-    HP_TRY(hpi_fsdp_check_idle(fsdp, "hp_weights_save"));
+static hp_status check_arguments(const char *directory, const hp_weights_config *config) {
     if (!directory || !*directory)
         return HPI_FAIL(HP_ERR_ARGUMENT, "hp_weights_save: expected a directory, given none");
     return check_config(config);
@@ -260,7 +258,9 @@ static hp_status save_all(struct save *save) {
 
 hp_status hp_weights_save(hp_fsdp *fsdp, const char *directory, const hp_weights_config *config) {
     const hp_weights_config usual = HP_WEIGHTS_CONFIG_INIT;
-    HP_TRY(check_arguments(fsdp, directory, config ? config : &usual));
+    HP_TRY(hpi_fsdp_check_idle(fsdp, __func__));
+    /* Together, so that nobody waits for the one refused. */
+    HP_TRY(hpi_agree(fsdp, check_arguments(directory, config ? config : &usual)));
     const uint64_t began_ns = hpi_now_ns();
     struct save save = {.fsdp = fsdp, .config = config ? *config : usual, .path = directory};
     const hp_status status = save_all(&save);
