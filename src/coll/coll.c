@@ -17,6 +17,8 @@ const hpi_algorithm hpi_algorithms[] = {
 #undef X
 };
 const int hpi_n_algorithms = sizeof hpi_algorithms / sizeof *hpi_algorithms;
+_Static_assert(sizeof hpi_algorithms / sizeof *hpi_algorithms < 32,
+               "enter.c has 5 bits for the number of a row");
 
 /* ---- state ---- */
 

@@ -25,9 +25,17 @@ typedef struct hpi_coll {
     hp_dtype out_dtype;     /* of the output: dtype, or hpi_sum_dtype(dtype) */
     hp_reduce op;
     int root;
-    uint32_t
-        tag; /* what the caller does it for; ranks whose tags differ disagree. At most 24 bits */
+    /* What the caller does it for, and in which pass: ranks that differ in either disagree. At most
+     * 24 and HPI_PASS_BITS bits, cut; 0: none. */
+    uint32_t tag, pass;
 } hpi_coll;
+
+/* A pass, as far as collectives of a step tell passes apart: its kind (0, 1, 2: HP_SYNC,
+ * HP_EVALUATE, HP_NO_SYNC) and how many passes went before it whose gradients it will take in. */
+enum { HPI_PASS_BITS = 6 };
+static inline uint32_t hpi_coll_pass(uint32_t kind, uint32_t n_before) {
+    return (kind + 1) | (n_before & 15) << 2;
+}
 
 hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
 hp_status hpi_reduce_scatter(hp_group *group, const hpi_coll *c, uint64_t *out_seq);

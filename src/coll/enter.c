@@ -15,26 +15,30 @@
 
 #include <stdio.h>
 
-/* The words; TYPES packs collective, dtypes, op, forced algorithm, root and tag. */
+/* The words; TYPES packs collective, dtypes, op, forced algorithm, root, pass and tag. */
 enum { WORD_TYPES, WORD_COUNT, WORD_BLOCKS, WORD_PLACES, N_WORDS = WORD_PLACES + HPI_SMALL_WORDS };
 _Static_assert(2 * N_WORDS <= 15, "two sets of words fit into a line");
 
 typedef struct types {
-    unsigned what, dtype, out_dtype, op, only, root, tag;
+    unsigned what, dtype, out_dtype, op, only, root, pass, tag;
 } types;
+_Static_assert(HPI_BARRIER < 8 && HP_UINT8 < 16 && HP_MIN < 4 && HPI_PASS_BITS == 6,
+               "what pack_types packs fits into its bits");
 
 static uint64_t pack_types(const types *t) {
-    return t->what | t->dtype << 4 | t->out_dtype << 8 | t->op << 12 | t->only << 16 |
-           (uint64_t)(t->root & 0xffff) << 24 | (uint64_t)t->tag << 40;
+    return t->what | t->dtype << 3 | t->out_dtype << 7 | t->op << 11 | t->only << 13 |
+           (uint64_t)(t->root & 0xffff) << 18 | (uint64_t)(t->pass & 63) << 34 |
+           (uint64_t)t->tag << 40;
 }
 
 static types unpack_types(uint64_t word) {
-    return (types){.what = word & 15,
-                   .dtype = word >> 4 & 15,
-                   .out_dtype = word >> 8 & 15,
-                   .op = word >> 12 & 15,
-                   .only = word >> 16 & 0xff,
-                   .root = word >> 24 & 0xffff,
+    return (types){.what = word & 7,
+                   .dtype = word >> 3 & 15,
+                   .out_dtype = word >> 7 & 15,
+                   .op = word >> 11 & 3,
+                   .only = word >> 13 & 31,
+                   .root = word >> 18 & 0xffff,
+                   .pass = word >> 34 & 63,
                    .tag = (unsigned)(word >> 40)};
 }
 
@@ -48,8 +52,8 @@ static unsigned only_of(const hpi_run *run) {
 }
 
 static uint64_t types_word(const hpi_run *run) {
-    const types t = {run->what,    run->c.dtype,          run->c.out_dtype,     run->c.op,
-                     only_of(run), (unsigned)run->c.root, run->c.tag & 0xffffff};
+    const types t = {run->what,    run->c.dtype,          run->c.out_dtype, run->c.op,
+                     only_of(run), (unsigned)run->c.root, run->c.pass,      run->c.tag & 0xffffff};
     return pack_types(&t);
 }
 
@@ -127,13 +131,19 @@ static void describe(const uint64_t *words, char *out_text, size_t size) {
     if (t.tag && (t.tag & low) != low)
         used += snprintf(out_text + used, size - (size_t)used, ".%u", t.tag & low);
     if (t.only)
-        snprintf(out_text + used, size - (size_t)used, " with algorithm %u forced", t.only);
+        used += snprintf(out_text + used, size - (size_t)used, " with algorithm %u forced", t.only);
+    static const char *const passes[] = {"", "HP_SYNC", "HP_EVALUATE", "HP_NO_SYNC"};
+    if (t.pass)
+        snprintf(out_text + used, size - (size_t)used, " in a %s pass after %u of HP_NO_SYNC",
+                 passes[t.pass & 3], t.pass >> 2);
 }
 
 static const char *difference(const uint64_t *a, const uint64_t *b) {
     const types x = unpack_types(a[WORD_TYPES]), y = unpack_types(b[WORD_TYPES]);
     if (x.what != y.what)
         return "the collective";
+    if (x.pass != y.pass)
+        return "the pass";
     if (a[WORD_COUNT] != b[WORD_COUNT])
         return "the count";
     if (a[WORD_BLOCKS] != b[WORD_BLOCKS])
@@ -151,7 +161,7 @@ static const char *difference(const uint64_t *a, const uint64_t *b) {
 
 static hp_status fail_mismatch(const hpi_run *run, const uint64_t *mine, int peer,
                                const uint64_t *theirs) {
-    char our_text[120], their_text[120];
+    char our_text[200], their_text[200];
     describe(mine, our_text, sizeof our_text);
     describe(theirs, their_text, sizeof their_text);
     const int our_world = hp_group_world_rank(run->group, run->rank);

@@ -84,7 +84,8 @@ static hp_status make_coll(const hpi_bindings *b, const hp_op *op, shape s, uint
                   .blocks = blocks,
                   .dtype = (hp_dtype)op->dtype,
                   .op = (hp_reduce)op->reduce,
-                  .tag = tag_of(op)};
+                  .tag = tag_of(op),
+                  .pass = b->pass};
     HP_TRY(out_dtype_of(op, c.count * blocks * (s.out_is_whole ? n : 1), s.is_sum, &c.out_dtype));
     *out_coll = c;
     return HP_OK;

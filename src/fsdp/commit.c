@@ -31,6 +31,9 @@ static hp_status tie(hp_unit *unit, hpi_param *p, hp_unit *earlier_unit, int ear
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected tied parameters of one shape and dtype, given %s and %s",
                         owner->name, p->name);
+    if (p->shard_dim != owner->shard_dim || p->is_frozen != owner->is_frozen)
+        return hpi_fail_tie(owner->name, owner->shard_dim, owner->is_frozen, p->name, p->shard_dim,
+                            p->is_frozen);
     p->alias_of = owner->alias_of >= 0 ? owner->alias_of : earlier;
     return HP_OK;
 }

@@ -9,6 +9,8 @@
  */
 #include "engine.h"
 
+#include <stdio.h>
+
 enum { NOBODY = UINT32_MAX };
 
 /* ---- modes ------------------------------------------------------------------------------- */
@@ -164,14 +166,31 @@ static hp_status ask_plan(hp_fsdp *fsdp, hpi_hook hook, uint32_t unit, hpi_burst
     return HPI_FAIL(HP_ERR_ARGUMENT, "expected a hook, given %d", (int)hook);
 }
 
+/* The plan knows units by number: its failure is told with the unit's name and the user's call. */
+static hp_status name_unit(const hp_fsdp *fsdp, hpi_hook hook, uint32_t unit, hp_status status) {
+    static const char *const calls[] = {[HPI_HOOK_FORWARD_BEGIN] = "hp_forward_begin",
+                                        [HPI_HOOK_FORWARD_END] = "hp_forward_end",
+                                        [HPI_HOOK_BACKWARD_BEGIN] = "hp_backward_begin",
+                                        [HPI_HOOK_BACKWARD_END] = "hp_backward_end"};
+    if (status >= 0 || unit == NOBODY)
+        return status;
+    hp_error cause, named;
+    hp_last_error_get(&cause);
+    named = cause;
+    snprintf(named.call, sizeof named.call, "%s", calls[hook]);
+    snprintf(named.message, sizeof named.message, "unit %s: %s", fsdp->units[unit]->name,
+             cause.message);
+    return hpi_error_set(&named);
+}
+
 static hp_status run_hook(hp_fsdp *fsdp, hpi_hook hook, uint32_t unit) {
     hpi_burst burst = {NULL, 0};
-    const bool is_replayed = hpi_replay_is_active(fsdp->replay) && fsdp->pass == HP_SYNC;
-    if (is_replayed) {
+    const bool has_notes = fsdp->replay && fsdp->in_pass && fsdp->pass == HP_SYNC;
+    if (has_notes && hpi_replay_is_active(fsdp->replay)) {
         HP_TRY(hpi_replay_next(fsdp->replay, hook, unit, &burst));
     } else {
-        HP_TRY(ask_plan(fsdp, hook, unit, &burst));
-        if (fsdp->replay && fsdp->pass == HP_SYNC)
+        HP_TRY(name_unit(fsdp, hook, unit, ask_plan(fsdp, hook, unit, &burst)));
+        if (has_notes)
             HP_TRY(hpi_replay_note(fsdp->replay, hook, unit, burst.n));
     }
     const hp_status status = hp_executor_submit(fsdp->executor, burst.ops, burst.n);
@@ -279,7 +298,7 @@ hp_status hp_backward_end(hp_unit *unit) {
 
 /* ---- passes ------------------------------------------------------------------------------ */
 
-/* A planned step becomes the one to replay as late as possible: its update belongs to it. */
+/* A planned pass becomes the one to replay when the next pass begins. */
 static hp_status begin_replay(hp_fsdp *fsdp, hp_pass pass) {
     const uint64_t after = (uint64_t)fsdp->config.replay_after;
     if (!fsdp->replay)
@@ -288,6 +307,8 @@ static hp_status begin_replay(hp_fsdp *fsdp, hp_pass pass) {
         HP_TRY(hpi_replay_keep(fsdp->replay, fsdp->executor));
     return pass == HP_SYNC ? hpi_replay_begin(fsdp->replay, hpi_plan_carried(fsdp->plan)) : HP_OK;
 }
+
+_Static_assert(HP_SYNC == 0 && HP_EVALUATE == 1 && HP_NO_SYNC == 2, "hpi_coll_pass says so");
 
 static void reset_unit(hp_unit *unit) {
     unit->n_forwards = unit->n_backwards = 0;
@@ -309,6 +330,8 @@ hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass) {
             fsdp->bindings.comm_base[comm] = hpi_coll_seq(fsdp->bindings.comms[comm]);
     for (uint32_t i = 0; i < fsdp->n_units; i++)
         reset_unit(fsdp->units[i]);
+    fsdp->bindings.pass = hpi_coll_pass(pass, fsdp->n_unreduced);
+    fsdp->n_unreduced += pass == HP_NO_SYNC;
     fsdp->pass = pass;
     fsdp->in_pass = true;
     fsdp->n_passes++;
@@ -348,7 +371,9 @@ hp_status hp_fsdp_end(hp_fsdp *fsdp) {
     trace_pass(fsdp);
     fsdp->in_pass = false;
     if (fsdp->pass == HP_SYNC) {
-        hpi_plan_folded(fsdp->plan); /* a replayed pass has not told the plan */
+        if (hpi_replay_is_active(fsdp->replay))
+            hpi_plan_replayed(fsdp->plan, hpi_replay_n_ops(fsdp->replay));
+        fsdp->n_unreduced = 0;
         fsdp->stats.n_steps++;
         fsdp->grad_generation++;
         fsdp->has_gradients = true;
@@ -363,6 +388,8 @@ hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context
                         "expected hp_fsdp_end before weights or gradients are written");
     fsdp->apply = apply;
     fsdp->apply_context = context;
+    if (what == HPI_APPLY_UPDATE) /* gradients of weights that are no more */
+        fsdp->n_unreduced = 0;
     return run_hook(fsdp, what == HPI_APPLY_UPDATE ? HPI_HOOK_UPDATE : HPI_HOOK_SCALE, NOBODY);
 }
 

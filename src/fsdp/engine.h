@@ -97,8 +97,9 @@ struct hp_fsdp {
     uint32_t *prefetch_lists;
     hp_kind kinds[HPI_OP_N_KINDS];
     uint64_t pass_began_ns;
-    uint32_t n_passes; /* begun */
-    bool is_failed;    /* an operation failed: only destroy is left */
+    uint32_t n_passes;    /* begun */
+    uint32_t n_unreduced; /* HP_NO_SYNC passes whose gradients the next HP_SYNC pass takes in */
+    bool is_failed;       /* an operation failed: only destroy is left */
 };
 
 /* Pointers into this rank's memory. `full` counts include padding: layout.shard_elements. */
@@ -132,8 +133,12 @@ void hpi_fsdp_register_kinds(hp_kind *out_kinds);
  */
 const hpi_param *hpi_unit_param(const hp_unit *unit, int param);
 void hpi_units_free(hp_fsdp *fsdp);
+/* One parameter under two names, which say different things about it. */
+hp_status hpi_fail_tie(const char *owner, int owner_dim, bool owner_is_frozen, const char *name,
+                       int dim, bool is_frozen);
 
-/* replay.c: a step's operations, call by call, so that the next one needs no planning. */
+/* replay.c: a pass's operations, call by call, so that the next one needs no planning. What is
+ * applied between two passes is always planned: a step may clip or load where another did not. */
 typedef enum hpi_hook {
     HPI_HOOK_FORWARD_BEGIN = 0,
     HPI_HOOK_FORWARD_END,
@@ -145,12 +150,14 @@ typedef enum hpi_hook {
 } hpi_hook;
 hp_status hpi_replay_create(hpi_replay **out_replay);
 void hpi_replay_destroy(hpi_replay *replay);
-/* After a planned HP_SYNC pass, before the next pass begins: keep its operations and be active. */
+/* After a planned HP_SYNC pass: keep its operations, the first of the recorder's, and be active. */
 hp_status hpi_replay_keep(hpi_replay *replay, const hp_executor *recorder);
 /* At the start of a HP_SYNC pass: start over. carried: hpi_plan_carried, which must be as it was.
  * Errors: STATE. */
 hp_status hpi_replay_begin(hpi_replay *replay, uint64_t carried);
 bool hpi_replay_is_active(const hpi_replay *replay);
+/* Of the pass, while active. */
+uint64_t hpi_replay_n_ops(const hpi_replay *replay);
 /* Note what a hook brought. */
 hp_status hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint64_t n_ops);
 /* The operations of the next hook. Errors: STATE when the step differs from the recorded one. */

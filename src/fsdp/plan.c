@@ -221,7 +221,8 @@ bool hpi_plan_is_idle(const hpi_plan *plan) {
            hpi_plan_n_gathered(plan) == 0;
 }
 
-void hpi_plan_folded(hpi_plan *plan) {
+void hpi_plan_replayed(hpi_plan *plan, uint64_t n_ops) {
+    plan->next_id = (uint32_t)n_ops;
     for (uint32_t i = 0; i < plan->config->n_units; i++)
         plan->units[i].is_accumulated = false;
 }

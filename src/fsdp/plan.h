@@ -115,9 +115,9 @@ hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst);
 /* Operations on the shards or buckets of every trainable (UPDATE: every) unit, between passes. */
 hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst);
 
-/* Gradients that were accumulated are used up: what hpi_plan_end says of a HP_SYNC pass that was
- * replayed. */
-void hpi_plan_folded(hpi_plan *plan);
+/* The pass was replayed, with n_ops operations: what hpi_plan_end would have left behind. Gradients
+ * that were accumulated are used up, and numbers go on from there. */
+void hpi_plan_replayed(hpi_plan *plan, uint64_t n_ops);
 /* A number for what the passes since the last HP_SYNC have left to the next: whose gradients are
  * accumulated. */
 uint64_t hpi_plan_carried(const hpi_plan *plan);

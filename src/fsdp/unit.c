@@ -46,6 +46,14 @@ static hp_status check_param(const hp_fsdp *fsdp, const char *unit, const hp_par
     return HP_OK;
 }
 
+hp_status hpi_fail_tie(const char *owner, int owner_dim, bool owner_is_frozen, const char *name,
+                       int dim, bool is_frozen) {
+    return HPI_FAIL(HP_ERR_ARGUMENT,
+                    "expected tied parameters with one shard_dim and one is_frozen, given %s with "
+                    "%d and %d and %s with %d and %d",
+                    owner, owner_dim, owner_is_frozen, name, dim, is_frozen);
+}
+
 /* Where in the unit the parameter is that params[j] is another name of; -1: it is its own. */
 static int owner_of(const hp_param *params, int j) {
     for (int k = 0; params[j].tied_to && k < j; k++)
@@ -72,6 +80,9 @@ static hp_status check_tie(const char *unit, const hp_param *params, int j) {
                         "expected tied parameters of one shape and dtype, both managed, given %s "
                         "and %s",
                         owner->name, p->name);
+    if (p->shard_dim != owner->shard_dim || !p->is_frozen != !owner->is_frozen)
+        return hpi_fail_tie(owner->name, owner->shard_dim, owner->is_frozen, p->name, p->shard_dim,
+                            p->is_frozen);
     return HP_OK;
 }
 

@@ -672,7 +672,12 @@ static void kinds_body(hp_world *world, void *argument) {
                                 (unsigned char *)base + 8192};
     uint64_t bytes[] = {0, part, whole, sum}, comm_base[] = {0, 1};
     void *comms[] = {NULL, group};
-    hpi_bindings b = {buffers, bytes, 4, comms, comm_base, 2, NULL};
+    hpi_bindings b = {.buffers = buffers,
+                      .buffer_bytes = bytes,
+                      .n_buffers = 4,
+                      .comms = comms,
+                      .comm_base = comm_base,
+                      .n_comms = 2};
     for (int k = 0; k < COUNT; k++)
         ((uint16_t *)base)[k] = oracle_to_bf16((float)(rank + k));
     RANK_OK(hp_barrier(group)); /* so the step's base is 1 */

@@ -44,6 +44,27 @@ static void tie_inside_a_unit(hp_world *world, void *argument) {
     hp_mesh_destroy(mesh);
 }
 
+/* Tied by their values, and one of them frozen or replicated. */
+static void tie_that_differs(hp_world *world, void *argument) {
+    (void)argument;
+    static const float values[8];
+    for (int c = 0; c < 2; c++) {
+        hp_mesh *mesh;
+        hp_unit *unit;
+        hp_fsdp *fsdp = make_fsdp(world, &mesh);
+        hp_param both[2] = {vector("embedding", 8), vector("head", 8)};
+        both[0].data = both[1].data = values;
+        both[0].is_frozen = c == 0;
+        both[1].shard_dim = c == 1 ? HP_REPLICATED : 0;
+        RANK_OK(hp_unit_create(fsdp, "tied", both, 2, NULL, &unit));
+        FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_ARGUMENT,
+                     c ? "embedding with 0 and 0 and head with -1 and 0"
+                       : "embedding with 0 and 1 and head with 0 and 0");
+        hp_fsdp_destroy(fsdp);
+        hp_mesh_destroy(mesh);
+    }
+}
+
 static void tie_by_name(hp_world *world, void *argument) {
     (void)argument;
     static const float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -61,6 +82,14 @@ static void tie_by_name(hp_world *world, void *argument) {
     FAILS_SAYING(hp_unit_create(fsdp, "tied", names, 3, NULL, &unit), HP_ERR_ARGUMENT,
                  "expected head to be tied to an earlier parameter of the unit, given third");
     names[1].tied_to = "embedding";
+    names[2].shard_dim = HP_REPLICATED;
+    FAILS_SAYING(hp_unit_create(fsdp, "tied", names, 3, NULL, &unit), HP_ERR_ARGUMENT,
+                 "given embedding with 0 and 0 and third with -1 and 0");
+    names[2].shard_dim = 0;
+    names[1].is_frozen = 1;
+    FAILS_SAYING(hp_unit_create(fsdp, "tied", names, 3, NULL, &unit), HP_ERR_ARGUMENT,
+                 "given embedding with 0 and 0 and head with 0 and 1");
+    names[1].is_frozen = 0;
     RANK_OK(hp_unit_create(fsdp, "tied", names, 3, NULL, &unit));
     RANK_OK(hp_fsdp_commit(fsdp));
     RANK_OK(hp_fsdp_begin(fsdp, HP_EVALUATE));
@@ -118,6 +147,64 @@ static void other_order_on_one_rank(hp_world *world, void *argument) {
         RANK_CHECK(strstr(hp_last_error(), "the tag") != NULL);
     hp_fsdp_destroy(fsdp);
     hp_mesh_destroy(mesh);
+}
+
+/* ---- fewer microbatches on one rank (A12) ------------------------------------------------ */
+
+static hp_status run_pass(hp_fsdp *fsdp, hp_unit *unit, hp_pass pass) {
+    hp_status status = hp_fsdp_begin(fsdp, pass);
+    status = status ? status : hp_forward_begin(unit);
+    status = status ? status : hp_forward_end(unit);
+    status = status ? status : hp_backward_begin(unit);
+    status = status ? status : hp_backward_end(unit);
+    return status ? status : hp_fsdp_end(fsdp);
+}
+
+struct short_job {
+    int sizes[2];
+    int first_short; /* ranks from here on have a microbatch less */
+    const char *said;
+};
+
+/* Told at once by whoever meets such a rank, and by the others when those have left. */
+static void fewer_microbatches(hp_world *world, void *argument) {
+    const struct short_job *job = argument;
+    hp_mesh *mesh;
+    hp_fsdp *fsdp;
+    hp_unit *unit;
+    hp_param p = vector("w", 16);
+    const int n_passes = hp_world_rank(world) >= job->first_short ? 1 : 2;
+    RANK_OK(hp_mesh_create(world, job->sizes, 2, &mesh));
+    RANK_OK(hp_fsdp_create(mesh, NULL, &fsdp));
+    RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
+    RANK_OK(hp_fsdp_commit(fsdp));
+    hp_status status = HP_OK;
+    for (int step = 0; step < 2 && !status; step++) /* all have as many in the first step */
+        for (int k = step ? 2 - n_passes : 0; k < 3 && !status; k++)
+            status = run_pass(fsdp, unit, k < 2 ? HP_NO_SYNC : HP_SYNC);
+    hp_error error;
+    hp_last_error_get(&error);
+    RANK_CHECK(status == HP_ERR_MISMATCH ||
+               (job->sizes[0] > 1 && job->sizes[1] > 1 && status == HP_ERR_PEER));
+    if (status == HP_ERR_MISMATCH) {
+        RANK_CHECK(error.world_rank >= 0 && error.world_rank != hp_world_rank(world));
+        RANK_CHECK(strstr(error.message, job->said) != NULL);
+        RANK_CHECK(strstr(error.message, "the pass differs") != NULL);
+    }
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
+static void test_fewer_microbatches(void **state) {
+    (void)state;
+    struct short_job jobs[] = {
+        {{2, 1}, 1, "in a HP_SYNC pass after 1 of HP_NO_SYNC"},
+        {{1, 2}, 1, "in a HP_NO_SYNC pass after 1 of HP_NO_SYNC"},
+        {{2, 2}, 2, "in a HP_SYNC pass after 1 of HP_NO_SYNC"},
+        {{2, 2}, 3, "in a HP_NO_SYNC pass after 1 of HP_NO_SYNC"},
+    };
+    for (int j = 0; j < 4; j++)
+        ranks_run(jobs[j].sizes[0] * jobs[j].sizes[1], RANKS_THREADS, fewer_microbatches, &jobs[j]);
 }
 
 /* Options that change the schedule must agree too. */
@@ -184,6 +271,31 @@ static void calls_out_of_order(hp_world *world, void *argument) {
     RANK_OK(hp_forward_begin(unit));
     RANK_OK(hp_forward_end(unit));
     FAILS_SAYING(hp_backward_begin(unit), HP_ERR_STATE, "HP_SYNC");
+    RANK_OK(hp_fsdp_end(fsdp));
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
+/* One unit inside another, where there is room for one. */
+static void too_many_in_use(hp_world *world, void *argument) {
+    (void)argument;
+    hp_mesh *mesh;
+    hp_fsdp *fsdp;
+    hp_unit *outer, *inner;
+    const int size = hp_world_size(world);
+    hp_param p = vector("w", 8), q = vector("v", 8);
+    hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
+    config.prefetch = 0;
+    RANK_OK(hp_mesh_create(world, &size, 1, &mesh));
+    RANK_OK(hp_fsdp_create(mesh, &config, &fsdp));
+    RANK_OK(hp_unit_create(fsdp, "outer", &p, 1, NULL, &outer));
+    RANK_OK(hp_unit_create(fsdp, "inner", &q, 1, NULL, &inner));
+    RANK_OK(hp_fsdp_commit(fsdp));
+    RANK_OK(hp_fsdp_begin(fsdp, HP_SYNC));
+    RANK_OK(hp_forward_begin(outer));
+    FAILS_SAYING(hp_forward_begin(inner), HP_ERR_STATE,
+                 "hp_forward_begin: unit inner: expected at most 1 units in use at once");
+    RANK_OK(hp_forward_end(outer));
     RANK_OK(hp_fsdp_end(fsdp));
     hp_fsdp_destroy(fsdp);
     hp_mesh_destroy(mesh);
@@ -317,6 +429,14 @@ static void test_tie_inside_a_unit(void **state) {
     (void)state;
     ranks_run(3, RANKS_THREADS, tie_inside_a_unit, NULL);
 }
+static void test_tie_that_differs(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, tie_that_differs, NULL);
+}
+static void test_too_many_in_use(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, too_many_in_use, NULL);
+}
 static void test_ranks_disagree(void **state) {
     (void)state;
     ranks_run(4, RANKS_THREADS, ranks_disagree, NULL);
@@ -354,10 +474,13 @@ int main(void) {
         cmocka_unit_test(test_tie_across_units),
         cmocka_unit_test(test_tie_inside_a_unit),
         cmocka_unit_test(test_tie_by_name),
+        cmocka_unit_test(test_tie_that_differs),
         cmocka_unit_test(test_ranks_disagree),
         cmocka_unit_test(test_other_order_on_one_rank),
         cmocka_unit_test(test_other_options_on_one_rank),
+        cmocka_unit_test(test_fewer_microbatches),
         cmocka_unit_test(test_calls_out_of_order),
+        cmocka_unit_test(test_too_many_in_use),
         cmocka_unit_test(test_bad_declarations),
         cmocka_unit_test(test_gradient_on_one_rank),
         cmocka_unit_test(test_scaling),

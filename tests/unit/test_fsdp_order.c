@@ -8,6 +8,7 @@
  */
 #include "base/base.h"
 #include "fsdp/plan.h"
+#include "scratch.h"
 #include "support/ranks.h"
 #include "support/tiny.h"
 
@@ -208,6 +209,49 @@ static void test_replay_refuses_other_passes(void **state) {
     ranks_run(2, RANKS_THREADS, other_passes, NULL);
 }
 
+/* What happens between two passes is no part of what is replayed: clipping acts in some steps only,
+ * new weights come in between. */
+struct between_job {
+    int replay_after;
+    uint64_t weights;
+    char directory[128];
+};
+
+static void between_body(hp_world *world, void *argument) {
+    struct between_job *job = argument;
+    tiny *t = NULL;
+    double loss, norm;
+    uint64_t weights;
+    tiny_config config = TINY_CONFIG_INIT;
+    config.n_shards = 2;
+    config.fsdp.record = 1;
+    config.fsdp.replay_after = job->replay_after;
+    RANK_OK(tiny_create(world, &config, &t));
+    for (int step = 0; step < N_STEPS; step++) {
+        RANK_OK(tiny_step(t, step, &loss));
+        RANK_OK(hp_clip_grad_norm(tiny_fsdp(t), step % 2 ? 1e-3 : 1e6, 2.0, &norm));
+        RANK_OK(hp_optimizer_step(tiny_optimizer(t), 1e-2));
+        if (step == 3)
+            RANK_OK(hp_weights_save(tiny_fsdp(t), job->directory, NULL));
+        if (step == 4)
+            RANK_OK(hp_weights_load(tiny_fsdp(t), job->directory));
+    }
+    RANK_OK(tiny_digest(t, 0, &weights));
+    if (hp_world_rank(world) == 0)
+        job->weights = weights;
+    tiny_destroy(t);
+}
+
+static void test_replay_leaves_what_is_between(void **state) {
+    (void)state;
+    struct between_job planned = {.replay_after = 0}, replayed = {.replay_after = 2};
+    snprintf(planned.directory, sizeof planned.directory, "%s", scratch_path("weights"));
+    snprintf(replayed.directory, sizeof replayed.directory, "%s", scratch_path("weights"));
+    ranks_run(2, RANKS_THREADS, between_body, &planned);
+    ranks_run(2, RANKS_THREADS, between_body, &replayed);
+    assert_int_equal(planned.weights, replayed.weights);
+}
+
 /* ---- evaluation, and steady state -------------------------------------------------------- */
 
 static void evaluation_body(hp_world *world, void *argument) {
@@ -270,6 +314,8 @@ int main(void) {
         cmocka_unit_test(test_trace_shows_the_list),
         cmocka_unit_test(test_replay_gives_the_same_bits),
         cmocka_unit_test(test_replay_refuses_other_passes),
+        cmocka_unit_test_setup_teardown(test_replay_leaves_what_is_between, scratch_make,
+                                        scratch_remove),
         cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_no_allocation_after_warm_up),
     };
