@@ -10,6 +10,7 @@
  */
 #include "attention.h"
 
+#include "common.h"
 #include "kernels.h"
 #include "layout.h"
 #include "math.h"
@@ -18,14 +19,7 @@
 #include <stdbool.h>
 
 /* Fewer rows waste less above the diagonal, more make better products. */
-enum { BLOCK = 64, LANES = 16 };
-
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        const hp_status try_status_ = (expression);                                                \
-        if (try_status_ < 0)                                                                       \
-            return try_status_;                                                                    \
-    } while (0)
+enum { BLOCK = 64 };
 
 /* ---- where things lie ---- */
 
@@ -38,7 +32,7 @@ typedef struct room {
 } room;
 
 static size_t round_up(size_t n) {
-    return (n + LANES - 1) / LANES * LANES;
+    return (n + QWEN3_LANES - 1) / QWEN3_LANES * QWEN3_LANES;
 }
 
 static size_t lay_room(const qwen3_attention *a, void *memory, room *out) {
@@ -160,13 +154,6 @@ static hp_status multiply_rows(const block *b, const void *x, const void *y, flo
 
 /* ---- loops along a row ---- */
 
-static inline float sum_lanes(float *lane) {
-    for (size_t half = LANES / 2; half > 0; half /= 2)
-        for (size_t l = 0; l < half; l++)
-            lane[l] += lane[l + half];
-    return lane[0];
-}
-
 /* Hide what lies after row `row` of the block. */
 static inline void hide(const block *b, size_t row, float *scores) {
     for (size_t j = b->first + row + 1; j < b->width; j++)
@@ -174,26 +161,26 @@ static inline void hide(const block *b, size_t row, float *scores) {
 }
 
 static inline float most_of(const float *row, size_t width) {
-    float lane[LANES];
+    float lane[QWEN3_LANES];
     memcpy(lane, row, sizeof lane);
-    for (size_t j = LANES; j < width; j += LANES)
-        for (size_t l = 0; l < LANES; l++)
+    for (size_t j = QWEN3_LANES; j < width; j += QWEN3_LANES)
+        for (size_t l = 0; l < QWEN3_LANES; l++)
             lane[l] = row[j + l] > lane[l] ? row[j + l] : lane[l];
     float most = lane[0];
-    for (size_t l = 1; l < LANES; l++)
+    for (size_t l = 1; l < QWEN3_LANES; l++)
         most = lane[l] > most ? lane[l] : most;
     return most;
 }
 
 /* row = exp(row * scale - less); returns the sum. */
 static inline float exponentials(float *row, size_t width, float scale, float less) {
-    float lane[LANES] = {0};
-    for (size_t j = 0; j < width; j += LANES)
-        for (size_t l = 0; l < LANES; l++) {
+    float lane[QWEN3_LANES] = {0};
+    for (size_t j = 0; j < width; j += QWEN3_LANES)
+        for (size_t l = 0; l < QWEN3_LANES; l++) {
             row[j + l] = qwen3_exp(row[j + l] * scale - less);
             lane[l] += row[j + l];
         }
-    return sum_lanes(lane);
+    return qwen3_sum_lanes(lane);
 }
 
 /* Scores become exponentials, the row's largest one being 1. out_lse: [n_rows]. */
@@ -227,19 +214,15 @@ QWEN3_CLONES static void softmax_backward(const block *b) {
     }
 }
 
-static inline float load(const void *data, bool is_bf16, size_t i) {
-    return is_bf16 ? qwen3_bf16_to_fp32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
-}
-
 static inline float dot(const void *x, const void *y, bool is_bf16, size_t n) {
-    float lane[LANES] = {0};
-    const size_t whole = n / LANES * LANES;
-    for (size_t j = 0; j < whole; j += LANES)
-        for (size_t l = 0; l < LANES; l++)
-            lane[l] += load(x, is_bf16, j + l) * load(y, is_bf16, j + l);
+    float lane[QWEN3_LANES] = {0};
+    const size_t whole = n / QWEN3_LANES * QWEN3_LANES;
+    for (size_t j = 0; j < whole; j += QWEN3_LANES)
+        for (size_t l = 0; l < QWEN3_LANES; l++)
+            lane[l] += qwen3_load(x, j + l, is_bf16) * qwen3_load(y, j + l, is_bf16);
     for (size_t j = whole; j < n; j++)
-        lane[j - whole] += load(x, is_bf16, j) * load(y, is_bf16, j);
-    return sum_lanes(lane);
+        lane[j - whole] += qwen3_load(x, j, is_bf16) * qwen3_load(y, j, is_bf16);
+    return qwen3_sum_lanes(lane);
 }
 
 /* The inner products of rows of d_out and out. */
@@ -256,10 +239,7 @@ QWEN3_CLONES static void row_sums(const block *b, matrix d_out, matrix out) {
 /* out = x * factor, in dtype. */
 static inline void scale_row(hp_dtype dtype, size_t n, const float *x, float factor, void *out) {
     for (size_t i = 0; i < n; i++)
-        if (dtype == HP_BF16)
-            ((uint16_t *)out)[i] = qwen3_fp32_to_bf16(x[i] * factor);
-        else
-            ((float *)out)[i] = x[i] * factor;
+        qwen3_store(out, i, dtype == HP_BF16, x[i] * factor);
 }
 
 QWEN3_CLONES static void write_out(const block *b, void *out) {
@@ -384,7 +364,8 @@ void qwen3_attention_one(const qwen3_attention *a, const void *q, const void *k,
         memset(b.room.out, 0, a->head_dim * sizeof(float));
         for (size_t j = 0; j < n_keys; j++)
             for (size_t i = 0; i < a->head_dim; i++)
-                b.room.out[i] += b.room.scores[j] * load(rows.data, is_bf16, j * rows.step + i);
+                b.room.out[i] +=
+                    b.room.scores[j] * qwen3_load(rows.data, j * rows.step + i, is_bf16);
         scale_row(a->dtype, a->head_dim, b.room.out, 1.0F / sum,
                   (char *)out + head * a->head_dim * hp_dtype_size(a->dtype));
     }

@@ -5,17 +5,11 @@
  * What is written is what Transformers 4 and 5 both read. Reading stands in config_read.c.
  */
 #include "config.h"
+#include "common.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        const hp_status try_status_ = (expression);                                                \
-        if (try_status_ < 0)                                                                       \
-            return try_status_;                                                                    \
-    } while (0)
 
 /* ---- the sizes against each other ---- */
 
@@ -85,6 +79,16 @@ hp_status qwen3_config_check(const qwen3_config *c) {
 
 /* ---- writing ---- */
 
+/* JSON has a point, whatever the program's locale puts there; it may take several bytes. */
+static void make_point(char *number) {
+    char *at = number + strspn(number, "-+e0123456789");
+    if (!*at)
+        return;
+    const char *rest = at + strcspn(at, "0123456789");
+    *at = '.';
+    memmove(at + 1, rest, strlen(rest) + 1);
+}
+
 /* The shortest decimal that reads back as the same double; with a point or an exponent, since
  * Transformers tells 1 from 1.0. */
 static const char *shortest(double value, char out_text[32]) {
@@ -93,6 +97,7 @@ static const char *shortest(double value, char out_text[32]) {
         if (strtod(out_text, NULL) == value)
             break;
     }
+    make_point(out_text);
     if (!strpbrk(out_text, ".e"))
         strcat(out_text, ".0");
     return out_text;

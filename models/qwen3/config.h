@@ -29,13 +29,14 @@ typedef struct qwen3_config {
 /* Check the sizes against each other and against their bounds. Errors: ARGUMENT. */
 HP_MUST_CHECK hp_status qwen3_config_check(const qwen3_config *config);
 
-/* Read config.json. model_type, vocab_size, hidden_size, intermediate_size, num_hidden_layers and
- * num_attention_heads must be there; another field that is missing takes Transformers' default,
- * num_key_value_heads then is num_attention_heads. A field that would change the model in a way
- * that is not built (a rope scaling, attention_bias, a sliding window, another activation or
- * model_type) is refused; fields that do not bear on the numbers are passed over, names that
- * Transformers does not know are refused too. Errors: FILE, FORMAT, UNSUPPORTED, each naming file
- * and field. */
+/* Read config.json. model_type, vocab_size, hidden_size, intermediate_size, num_hidden_layers,
+ * num_attention_heads and num_key_value_heads must be there, though Transformers has defaults for
+ * them: it takes 32 key-value heads where nobody said so, whatever the heads are. As there, null
+ * means num_attention_heads. Another field that is missing takes Transformers' default. A field
+ * that would change the model in a way that is not built (a rope scaling, attention_bias, a sliding
+ * window, another activation or model_type) is refused; fields that do not bear on the numbers are
+ * passed over, names that Transformers does not know are refused too. Errors: FILE, FORMAT,
+ * UNSUPPORTED, each naming file and field. */
 HP_MUST_CHECK hp_status qwen3_config_read(const char *path, qwen3_config *out_config);
 
 /* The text of a config.json that Transformers 4.51 and later load. dtype: of the weights beside it.

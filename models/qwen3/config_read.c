@@ -7,6 +7,7 @@
  * since nobody can say what it would change. Nothing reaches the caller before the whole file was
  * good. cJSON finds the values (docs/decisions/0004-json-of-models.md).
  */
+#include "common.h"
 #include "config.h"
 
 #include <cjson/cJSON.h>
@@ -18,18 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        const hp_status try_status_ = (expression);                                                \
-        if (try_status_ < 0)                                                                       \
-            return try_status_;                                                                    \
-    } while (0)
-
 static const char call[] = "qwen3_config_read";
 
 /* A config.json has a few kilobytes; what is longer is something else. */
 enum { MOST_BYTES = 1 << 20 };
-/* num_key_value_heads until all fields are known, when it is missing or null. */
+/* num_key_value_heads until all fields are known, when it is null. */
 enum { AS_HEADS = INT_MIN };
 
 /* ---- what may be done with a field ---- */
@@ -167,7 +161,7 @@ static const field fields[] = {
     {"intermediate_size", take_int, AT(intermediate_size), true},
     {"num_hidden_layers", take_int, AT(num_hidden_layers), true},
     {"num_attention_heads", take_int, AT(num_attention_heads), true},
-    {"num_key_value_heads", take_int_or_null, AT(num_key_value_heads), false},
+    {"num_key_value_heads", take_int_or_null, AT(num_key_value_heads), true},
     {"head_dim", take_int, AT(head_dim), false},
     {"max_position_embeddings", take_int, AT(max_position_embeddings), false},
     {"tie_word_embeddings", take_bool, AT(tie_word_embeddings), false},
@@ -303,7 +297,6 @@ static hp_status check_sizes(const char *path, const qwen3_config *config) {
 static hp_status take_root(const char *path, const cJSON *root, qwen3_config *out_config) {
     bool seen[N_FIELDS];
     qwen3_config config = QWEN3_CONFIG_INIT;
-    config.num_key_value_heads = AS_HEADS;
     if (!cJSON_IsObject(root))
         return hp_error_set(HP_ERR_FORMAT, call, "%s: expected a JSON object, given another value",
                             path);

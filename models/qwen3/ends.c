@@ -6,6 +6,7 @@
  * token's row of the embedding's gradient is summed along a list of its positions, so nothing of
  * [vocab][hidden] is held in fp32.
  */
+#include "common.h"
 #include "kernels.h"
 #include "layout.h"
 #include "products.h"
@@ -98,7 +99,7 @@ size_t qwen3_ends_scratch_bytes(const qwen3_shape *s, size_t n) {
     positions p;
     head_room r;
     const size_t embedding = lay_positions(s, n, NULL, &p), head = lay_head(s, n, NULL, &r);
-    return embedding > head ? embedding : head;
+    return qwen3_larger(embedding, head);
 }
 
 hp_status qwen3_head_forward(const qwen3_shape *s, const void *norm, const void *w, const float *h,

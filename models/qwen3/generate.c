@@ -2,9 +2,9 @@
  *
  * qwen3/generate.c - text, token by token.
  *
- * A pass takes the tokens that were not read yet through all layers, one by one inside a layer, so
- * each unit is gathered once whether a whole prompt is read or one token. Keys and values of what
- * was read are kept. Every rank computes the same tokens from the same weights and draws with the
+ * A pass takes the tokens that were not read yet through all layers: the beginning of the context
+ * as one forward, then one token at a time. Keys and values of what was read are kept, so each is
+ * computed once. Every rank computes the same tokens from the same weights and draws with the
  * same seed, so nobody needs to be told. Source: Fan et al. 2018 (top-k).
  */
 #include "inside.h"
@@ -21,12 +21,15 @@ static hp_status layer_over(qwen3 *model, int l, int first, int end) {
     const qwen3_shape *s = &model->shape;
     const size_t cache_bytes =
         (size_t)model->options.seq * s->n_kv_heads * s->head_dim * hp_dtype_size(s->dtype);
+    unsigned char *keys = model->keys + (size_t)l * cache_bytes;
+    unsigned char *values = model->values + (size_t)l * cache_bytes;
     TRY(hp_forward_begin(model->layers[l]));
-    const qwen3_layer_weights weights = qwen3_weights_of(model->layers[l]);
-    for (int i = first; i < end; i++)
-        TRY(qwen3_layer_one(s, (size_t)i, &weights, model->h + (size_t)(i - first) * s->hidden,
-                            model->keys + (size_t)l * cache_bytes,
-                            model->values + (size_t)l * cache_bytes, model->scratch));
+    const qwen3_layer_weights w = qwen3_weights_of(model->layers[l]);
+    if (first == 0)
+        TRY(qwen3_layer_first(s, (size_t)end, &w, model->h, keys, values, model->saved,
+                              model->scratch));
+    else
+        TRY(qwen3_layer_one(s, (size_t)first, &w, model->h, keys, values, model->scratch));
     return hp_forward_end(model->layers[l]);
 }
 
@@ -40,7 +43,8 @@ static hp_status head_over(qwen3 *model, int n) {
     return hp_forward_end(model->head);
 }
 
-/* Positions [first, end) of the context; what was before them has been read. */
+/* Positions [first, end) of the context; what was before them has been read. Either first is
+ * 0 or there is one position: text grows by a token, or is begun again. */
 static hp_status read_context(qwen3 *model, int first, int end) {
     TRY(hp_fsdp_begin(model->fsdp, HP_EVALUATE));
     TRY(hp_forward_begin(model->embed));
@@ -134,8 +138,9 @@ static hp_status check(const qwen3 *model, const int32_t *prompt, int n_prompt,
     for (int i = 0; i < n_prompt; i++)
         if (prompt[i] < 0 || prompt[i] >= model->config.vocab_size)
             return hp_error_set(HP_ERR_ARGUMENT, call,
-                                "expected tokens below vocab_size %d, given %d at position %d",
-                                model->config.vocab_size, (int)prompt[i], i);
+                                "expected tokens from 0 to vocab_size - 1 = %d, given %d at "
+                                "position %d",
+                                model->config.vocab_size - 1, (int)prompt[i], i);
     return HP_OK;
 }
 

@@ -8,15 +8,9 @@
 #ifndef QWEN3_INSIDE_H
 #define QWEN3_INSIDE_H
 
+#include "common.h"
 #include "layers.h"
 #include "qwen3.h"
-
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        const hp_status try_status_ = (expression);                                                \
-        if (try_status_ < 0)                                                                       \
-            return try_status_;                                                                    \
-    } while (0)
 
 /* Parameters of a layer, in the order of their declaration. */
 enum qwen3_layer_param {

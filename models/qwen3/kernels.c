@@ -12,44 +12,24 @@
 #include <math.h>
 #include <stdbool.h>
 
-enum { LANES = 16, BLOCK_ROWS = 64 };
+enum { BLOCK_ROWS = 64 };
 
-/* A body is compiled into each of its callers' vector widths. */
-#define BODY static inline __attribute__((always_inline)) void
-
-typedef uint16_t any_bf16 __attribute__((may_alias));
-
-static inline __attribute__((always_inline)) float load(const void *p, size_t i, bool is_bf16) {
-    return is_bf16 ? qwen3_bf16_to_fp32(((const any_bf16 *)p)[i]) : ((const float *)p)[i];
-}
-static inline __attribute__((always_inline)) void store(void *p, size_t i, bool is_bf16, float x) {
-    if (is_bf16)
-        ((any_bf16 *)p)[i] = qwen3_fp32_to_bf16(x);
-    else
-        ((float *)p)[i] = x;
-}
-
-/* lane[0..LANES) as a balanced tree. */
-static inline float sum_lanes(float *lane) {
-    for (size_t half = LANES / 2; half > 0; half /= 2)
-        for (size_t l = 0; l < half; l++)
-            lane[l] += lane[l + half];
-    return lane[0];
-}
+/* Of a function that knows two dtypes. */
+#define BODY QWEN3_INLINE void
 
 /* The sum over j in [0, n) of `term`, an expression in j. */
 #define SUM_IN_LANES(out_sum, n, term)                                                             \
     do {                                                                                           \
-        float lane_[LANES] = {0};                                                                  \
-        const size_t whole_ = (n) - (n) % LANES;                                                   \
-        for (size_t first_ = 0; first_ < whole_; first_ += LANES)                                  \
-            for (size_t l_ = 0; l_ < LANES; l_++) {                                                \
+        float lane_[QWEN3_LANES] = {0};                                                            \
+        const size_t whole_ = (n) - (n) % QWEN3_LANES;                                             \
+        for (size_t first_ = 0; first_ < whole_; first_ += QWEN3_LANES)                            \
+            for (size_t l_ = 0; l_ < QWEN3_LANES; l_++) {                                          \
                 const size_t j = first_ + l_;                                                      \
                 lane_[l_] += (term);                                                               \
             }                                                                                      \
         for (size_t j = whole_; j < (n); j++)                                                      \
             lane_[j - whole_] += (term);                                                           \
-        *(out_sum) = sum_lanes(lane_);                                                             \
+        *(out_sum) = qwen3_sum_lanes(lane_);                                                       \
     } while (0)
 
 /* ---- adding, rounding ---- */
@@ -63,7 +43,7 @@ QWEN3_CLONES void qwen3_round(hp_dtype dtype, const float *restrict in, size_t n
                               void *restrict out) {
     if (dtype == HP_BF16)
         for (size_t i = 0; i < n; i++)
-            store(out, i, true, in[i]);
+            qwen3_store(out, i, true, in[i]);
     else if (n > 0)
         memcpy(out, in, n * sizeof *in);
 }
@@ -72,7 +52,7 @@ QWEN3_CLONES void qwen3_widen(hp_dtype dtype, const void *restrict in, size_t n,
                               float *restrict out) {
     if (dtype == HP_BF16)
         for (size_t i = 0; i < n; i++)
-            out[i] = load(in, i, true);
+            out[i] = qwen3_load(in, i, true);
     else if (n > 0)
         memcpy(out, in, n * sizeof *out);
 }
@@ -108,7 +88,7 @@ BODY norm(const qwen3_rows *r, bool is_bf16, const void *restrict w, const float
     for (size_t i = 0; i < r->n; i++) {
         const float *row = h + i * width, scale = reciprocal_root(row, width, r->eps);
         for (size_t j = 0; j < width; j++)
-            store(x, i * width + j, is_bf16, row[j] * scale * load(w, j, is_bf16));
+            qwen3_store(x, i * width + j, is_bf16, row[j] * scale * qwen3_load(w, j, is_bf16));
         rstd[i] = scale;
     }
 }
@@ -130,11 +110,11 @@ BODY norm_backward(const qwen3_rows *r, bool is_bf16, const void *restrict w,
     for (size_t i = 0; i < r->n; i++, h += width, dx += width, dh += width) {
         const float scale = rstd[i];
         float dot;
-        SUM_IN_LANES(&dot, width, dx[j] * load(w, j, is_bf16) * h[j]);
+        SUM_IN_LANES(&dot, width, dx[j] * qwen3_load(w, j, is_bf16) * h[j]);
         const float mean = dot * scale / (float)width;
         for (size_t j = 0; j < width; j++) {
             const float y = h[j] * scale;
-            dh[j] += scale * (dx[j] * load(w, j, is_bf16) - y * mean);
+            dh[j] += scale * (dx[j] * qwen3_load(w, j, is_bf16) - y * mean);
             d_w[width + j] += dx[j] * y;
         }
         end_row(d_w, width, i, r->n);
@@ -156,10 +136,10 @@ BODY turn_head(bool is_bf16, size_t half, const void *restrict w, const float *r
                float scale, const float *restrict cosines, const float *restrict sines,
                void *restrict turned) {
     for (size_t i = 0; i < half; i++) {
-        const float a = raw[i] * scale * load(w, i, is_bf16);
-        const float b = raw[i + half] * scale * load(w, i + half, is_bf16);
-        store(turned, i, is_bf16, a * cosines[i] - b * sines[i]);
-        store(turned, i + half, is_bf16, b * cosines[i] + a * sines[i]);
+        const float a = raw[i] * scale * qwen3_load(w, i, is_bf16);
+        const float b = raw[i + half] * scale * qwen3_load(w, i + half, is_bf16);
+        qwen3_store(turned, i, is_bf16, a * cosines[i] - b * sines[i]);
+        qwen3_store(turned, i + half, is_bf16, b * cosines[i] + a * sines[i]);
     }
 }
 
@@ -190,16 +170,17 @@ BODY turn_head_backward(bool is_bf16, size_t half, const void *restrict w,
                         float *restrict d_w) {
     float dot;
     SUM_IN_LANES(&dot, half,
-                 (d[j] * cosines[j] + d[j + half] * sines[j]) * load(w, j, is_bf16) * raw[j] +
-                     (d[j + half] * cosines[j] - d[j] * sines[j]) * load(w, j + half, is_bf16) *
-                         raw[j + half]);
+                 (d[j] * cosines[j] + d[j + half] * sines[j]) * qwen3_load(w, j, is_bf16) * raw[j] +
+                     (d[j + half] * cosines[j] - d[j] * sines[j]) *
+                         qwen3_load(w, j + half, is_bf16) * raw[j + half]);
     const float mean = dot * scale / (float)(2 * half);
     for (size_t i = 0; i < half; i++) {
         const float da = d[i] * cosines[i] + d[i + half] * sines[i];
         const float db = d[i + half] * cosines[i] - d[i] * sines[i];
         const float a = raw[i] * scale, b = raw[i + half] * scale;
-        store(d_raw, i, is_bf16, scale * (da * load(w, i, is_bf16) - a * mean));
-        store(d_raw, i + half, is_bf16, scale * (db * load(w, i + half, is_bf16) - b * mean));
+        qwen3_store(d_raw, i, is_bf16, scale * (da * qwen3_load(w, i, is_bf16) - a * mean));
+        qwen3_store(d_raw, i + half, is_bf16,
+                    scale * (db * qwen3_load(w, i + half, is_bf16) - b * mean));
         d_w[i] += da * a;
         d_w[i + half] += db * b;
     }
@@ -237,7 +218,7 @@ static inline float sigmoid(float x) {
 BODY swiglu(size_t n, bool is_bf16, const float *restrict gate, const float *restrict up,
             void *restrict act) {
     for (size_t i = 0; i < n; i++)
-        store(act, i, is_bf16, gate[i] * sigmoid(gate[i]) * up[i]);
+        qwen3_store(act, i, is_bf16, gate[i] * sigmoid(gate[i]) * up[i]);
 }
 
 QWEN3_CLONES void qwen3_swiglu(hp_dtype dtype, size_t n, const float *gate, const float *up,
@@ -254,9 +235,9 @@ BODY swiglu_backward(size_t n, bool is_bf16, const float *restrict gate, const f
                      void *restrict d_up) {
     for (size_t i = 0; i < n; i++) {
         const float s = sigmoid(gate[i]), silu = gate[i] * s;
-        store(act, i, is_bf16, silu * up[i]);
-        store(d_gate, i, is_bf16, d_act[i] * up[i] * (s + silu * (1.0F - s)));
-        store(d_up, i, is_bf16, d_act[i] * silu);
+        qwen3_store(act, i, is_bf16, silu * up[i]);
+        qwen3_store(d_gate, i, is_bf16, d_act[i] * up[i] * (s + silu * (1.0F - s)));
+        qwen3_store(d_up, i, is_bf16, d_act[i] * silu);
     }
 }
 
@@ -273,16 +254,16 @@ QWEN3_CLONES void qwen3_swiglu_backward(hp_dtype dtype, size_t n, const float *g
 
 /* Of a row; NaN is passed over here and shows in the sum. */
 static inline float largest(const float *row, size_t n) {
-    float lane[LANES];
-    for (size_t l = 0; l < LANES; l++)
+    float lane[QWEN3_LANES];
+    for (size_t l = 0; l < QWEN3_LANES; l++)
         lane[l] = row[0];
-    const size_t whole = n - n % LANES;
-    for (size_t j = 0; j < whole; j += LANES)
-        for (size_t l = 0; l < LANES; l++)
+    const size_t whole = n - n % QWEN3_LANES;
+    for (size_t j = 0; j < whole; j += QWEN3_LANES)
+        for (size_t l = 0; l < QWEN3_LANES; l++)
             lane[l] = row[j + l] > lane[l] ? row[j + l] : lane[l];
     for (size_t j = whole; j < n; j++)
         lane[0] = row[j] > lane[0] ? row[j] : lane[0];
-    for (size_t l = 1; l < LANES; l++)
+    for (size_t l = 1; l < QWEN3_LANES; l++)
         lane[0] = lane[l] > lane[0] ? lane[l] : lane[0];
     return lane[0];
 }
@@ -329,7 +310,7 @@ BODY cross_entropy_row(bool is_bf16, size_t vocab, float *logits, size_t target,
         if (target - first < n)
             probabilities[target - first] -= 1.0F;
         for (size_t j = 0; j < n; j++)
-            store(logits, first + j, is_bf16, probabilities[j] * weight);
+            qwen3_store(logits, first + j, is_bf16, probabilities[j] * weight);
     }
 }
 

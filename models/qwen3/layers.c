@@ -7,19 +7,13 @@
  * backward, which costs little beside a product and gives the same bits. The residual additions
  * happen inside the products. Source: Qwen Team 2025 (Qwen3 technical report).
  */
+#include "common.h"
 #include "kernels.h"
 #include "layout.h"
 #include "products.h"
 
 #include <math.h>
 #include <string.h>
-
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        const hp_status try_status_ = (expression);                                                \
-        if (try_status_ < 0)                                                                       \
-            return try_status_;                                                                    \
-    } while (0)
 
 void qwen3_rope_fill(size_t n_positions, size_t head_dim, double theta, float *cosines,
                      float *sines) {
@@ -113,10 +107,6 @@ static size_t rounded_rows(const work *t) {
     return t->s->dtype == HP_FP32 ? 0 : t->n;
 }
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 static size_t lay_attention(const work *t, void *memory, attention_room *out) {
     qwen3_layout l = {memory, 0};
     const qwen3_shape *s = t->s;
@@ -136,8 +126,9 @@ static size_t lay_attention(const work *t, void *memory, attention_room *out) {
     out->dq = qwen3_take(&l, HP_FP32, t->n * t->q_width);
     out->dk = qwen3_take(&l, HP_FP32, t->n * t->kv_width);
     out->dv = qwen3_take(&l, HP_FP32, t->n * t->kv_width);
-    out->d_w = qwen3_take(&l, HP_FP32, 2 * larger(s->hidden, s->head_dim));
-    out->wide = qwen3_take(&l, HP_FP32, qwen3_wide_elements(s, larger(s->hidden, t->q_width)));
+    out->d_w = qwen3_take(&l, HP_FP32, 2 * qwen3_larger(s->hidden, s->head_dim));
+    out->wide =
+        qwen3_take(&l, HP_FP32, qwen3_wide_elements(s, qwen3_larger(s->hidden, t->q_width)));
     out->attention = qwen3_take(&l, HP_INT8, qwen3_attention_scratch_bytes(&attention));
     return l.n_bytes;
 }
@@ -154,7 +145,8 @@ static size_t lay_swiglu(const work *t, void *memory, swiglu_room *out) {
     out->d_act = qwen3_take(&l, HP_FP32, t->n * s->intermediate);
     out->dx = qwen3_take(&l, HP_FP32, t->n * s->hidden);
     out->d_w = qwen3_take(&l, HP_FP32, 2 * s->hidden);
-    out->wide = qwen3_take(&l, HP_FP32, qwen3_wide_elements(s, larger(s->hidden, s->intermediate)));
+    out->wide =
+        qwen3_take(&l, HP_FP32, qwen3_wide_elements(s, qwen3_larger(s->hidden, s->intermediate)));
     return l.n_bytes;
 }
 
@@ -169,9 +161,9 @@ size_t qwen3_scratch_bytes(const qwen3_shape *s, size_t n_sequences, size_t seq)
     attention_room attention;
     swiglu_room swiglu;
     const size_t halves =
-        larger(lay_attention(&t, NULL, &attention), lay_swiglu(&t, NULL, &swiglu));
+        qwen3_larger(lay_attention(&t, NULL, &attention), lay_swiglu(&t, NULL, &swiglu));
     /* qwen3_layer_one has what a forward saves in front. */
-    return larger(qwen3_saved_bytes(s, 1, 1) + halves, qwen3_ends_scratch_bytes(s, t.n));
+    return qwen3_larger(qwen3_saved_bytes(s, 1, 1) + halves, qwen3_ends_scratch_bytes(s, t.n));
 }
 
 /* ---- forward ---- */
@@ -215,16 +207,16 @@ static hp_status queries_keys_values(const work *t, const attention_room *r, siz
     return HP_OK;
 }
 
-static hp_status attention_forward(const work *t, float *h) {
-    attention_room r;
-    lay_attention(t, t->scratch, &r);
-    const saved *v = &t->saved;
-    const qwen3_attention attention = attention_of(t, r.attention);
+/* k, v: where turned keys and values are to stay. */
+static hp_status attention_forward(const work *t, const attention_room *r, float *h, void *k,
+                                   void *v) {
+    const saved *to = &t->saved;
+    const qwen3_attention attention = attention_of(t, r->attention);
     const qwen3_linear of_o = linear(t, t->q_width, t->s->hidden);
-    memcpy(v->h, h, t->n * t->s->hidden * sizeof *h);
-    TRY(queries_keys_values(t, &r, 0, h, r.k, v->v));
-    TRY(qwen3_attention_forward(&attention, r.q, r.k, v->v, v->out, v->lse));
-    return qwen3_product(&of_o, v->out, t->w->o, true, HP_FP32, h);
+    memcpy(to->h, h, t->n * t->s->hidden * sizeof *h);
+    TRY(queries_keys_values(t, r, 0, h, k, v));
+    TRY(qwen3_attention_forward(&attention, r->q, k, v, to->out, to->lse));
+    return qwen3_product(&of_o, to->out, t->w->o, true, HP_FP32, h);
 }
 
 static hp_status swiglu_forward(const work *t, float *h) {
@@ -244,10 +236,24 @@ static hp_status swiglu_forward(const work *t, float *h) {
 hp_status qwen3_layer_forward(const qwen3_shape *s, size_t n_sequences, size_t seq,
                               const qwen3_layer_weights *w, float *h, void *memory, void *scratch) {
     work t = work_of(s, n_sequences, seq);
+    attention_room r;
     lay_saved(&t, memory, &t.saved);
+    lay_attention(&t, scratch, &r);
     t.w = w;
     t.scratch = scratch;
-    TRY(attention_forward(&t, h));
+    TRY(attention_forward(&t, &r, h, r.k, t.saved.v));
+    return swiglu_forward(&t, h);
+}
+
+hp_status qwen3_layer_first(const qwen3_shape *s, size_t n, const qwen3_layer_weights *w, float *h,
+                            void *k_cache, void *v_cache, void *memory, void *scratch) {
+    work t = work_of(s, 1, n);
+    attention_room r;
+    lay_saved(&t, memory, &t.saved);
+    lay_attention(&t, scratch, &r);
+    t.w = w;
+    t.scratch = scratch;
+    TRY(attention_forward(&t, &r, h, k_cache, v_cache));
     return swiglu_forward(&t, h);
 }
 

@@ -53,9 +53,14 @@ HP_MUST_CHECK hp_status qwen3_layer_backward(const qwen3_shape *s, size_t n_sequ
                                              const qwen3_layer_grads *g, const void *saved,
                                              float *dh, void *scratch);
 
-/* One more token at `position` of one sequence: h [hidden]; k_cache, v_cache: in dtype,
- * [positions][n_kv_heads * head_dim], row `position` is written. scratch: as for one sequence of
- * position + 1 tokens. */
+/* The first n tokens of one sequence: h [n][hidden] as in the forward, with the same bits; k_cache,
+ * v_cache: in dtype, [positions][n_kv_heads * head_dim], rows [0, n) are written. saved and
+ * scratch: as for a forward of n tokens; no backward can follow. */
+HP_MUST_CHECK hp_status qwen3_layer_first(const qwen3_shape *s, size_t n,
+                                          const qwen3_layer_weights *w, float *h, void *k_cache,
+                                          void *v_cache, void *saved, void *scratch);
+/* One more token at `position`: h [hidden], row `position` of the caches is written. scratch: as
+ * for one sequence of position + 1 tokens. */
 HP_MUST_CHECK hp_status qwen3_layer_one(const qwen3_shape *s, size_t position,
                                         const qwen3_layer_weights *w, float *h, void *k_cache,
                                         void *v_cache, void *scratch);

@@ -10,6 +10,8 @@
 #define QWEN3_MATH_H
 
 #include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -23,6 +25,9 @@
 #define QWEN3_CLONES
 #endif
 
+/* Inside such a function: compiled into each of its copies. */
+#define QWEN3_INLINE static inline __attribute__((always_inline))
+
 /* bf16 is the upper half of an fp32. Rounded to nearest even; a NaN stays a (quiet) NaN. */
 static inline float qwen3_bf16_to_fp32(uint16_t h) {
     const uint32_t bits = (uint32_t)h << 16;
@@ -35,6 +40,30 @@ static inline uint16_t qwen3_fp32_to_bf16(float f) {
     memcpy(&bits, &f, sizeof bits);
     const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
     return (uint16_t)(((bits & 0x7fffffffU) > 0x7f800000U ? bits | 0x400000U : rounded) >> 16);
+}
+
+/* Element i of an array of fp32 or bf16. is_bf16 is a constant where it is called, so that no loop
+ * asks. */
+typedef uint16_t qwen3_any_bf16 __attribute__((may_alias));
+QWEN3_INLINE float qwen3_load(const void *p, size_t i, bool is_bf16) {
+    return is_bf16 ? qwen3_bf16_to_fp32(((const qwen3_any_bf16 *)p)[i]) : ((const float *)p)[i];
+}
+QWEN3_INLINE void qwen3_store(void *p, size_t i, bool is_bf16, float x) {
+    if (is_bf16)
+        ((qwen3_any_bf16 *)p)[i] = qwen3_fp32_to_bf16(x);
+    else
+        ((float *)p)[i] = x;
+}
+
+/* A sum runs in so many lanes, lane l taking the elements i with i % QWEN3_LANES == l in order: the
+ * same bits for every vector width. */
+enum { QWEN3_LANES = 16 };
+/* lane[0, QWEN3_LANES), which are overwritten, as a balanced tree. */
+static inline float qwen3_sum_lanes(float *lane) {
+    for (size_t half = QWEN3_LANES / 2; half > 0; half /= 2)
+        for (size_t l = 0; l < half; l++)
+            lane[l] += lane[l + half];
+    return lane[0];
 }
 
 /* 2^n for n in [-126, 127]. */

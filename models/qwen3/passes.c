@@ -50,16 +50,16 @@ static size_t n_rows(const qwen3 *model) {
     return (size_t)model->batch.n_sequences * (size_t)model->batch.seq;
 }
 
-/* tokens must lie in [least, vocab). */
+/* ids must lie in [least, vocab). */
 static hp_status check_ids(const qwen3 *model, const qwen3_batch *batch, const char *what,
                            const int32_t *ids, int32_t least) {
     const int n = batch->n_sequences * batch->seq, vocab = model->config.vocab_size;
     for (int i = 0; i < n; i++)
         if (ids[i] < least || ids[i] >= vocab)
             return hp_error_set(HP_ERR_ARGUMENT, "qwen3_forward",
-                                "expected %s below vocab_size %d, given %d at position %d of "
+                                "expected %s to vocab_size - 1 = %d, given %d at position %d of "
                                 "sequence %d",
-                                what, vocab, (int)ids[i], i % batch->seq, i / batch->seq);
+                                what, vocab - 1, (int)ids[i], i % batch->seq, i / batch->seq);
     return HP_OK;
 }
 
@@ -71,8 +71,9 @@ static hp_status check_batch(const qwen3 *model, const qwen3_batch *b) {
                             o->batch, o->seq, b->n_sequences, b->seq);
     if (b->n_sequences && !b->tokens)
         return hp_error_set(HP_ERR_ARGUMENT, "qwen3_forward", "expected tokens, given NULL");
-    TRY(check_ids(model, b, "tokens", b->tokens, 0));
-    return b->targets ? check_ids(model, b, "targets", b->targets, INT32_MIN) : HP_OK;
+    TRY(check_ids(model, b, "tokens from 0", b->tokens, 0));
+    return b->targets ? check_ids(model, b, "targets from 0 (below: none)", b->targets, INT32_MIN)
+                      : HP_OK;
 }
 
 static int64_t count_targets(const qwen3_batch *batch) {

@@ -175,10 +175,6 @@ static void lay_out_generation(qwen3 *model, qwen3_layout *l) {
     model->candidates = qwen3_take(l, HP_UINT8, s->vocab * sizeof *model->candidates);
 }
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 /* Returns how many bytes it is; without memory that is all it is for. */
 static size_t lay_out(qwen3 *model, void *memory) {
     qwen3_layout l = {memory, 0};
@@ -195,7 +191,8 @@ static size_t lay_out(qwen3 *model, void *memory) {
     model->logits = qwen3_take(&l, HP_FP32, n * s->vocab);
     model->head_saved = qwen3_take(&l, HP_UINT8, qwen3_head_saved_bytes(s, n));
     model->scratch = qwen3_take(
-        &l, HP_UINT8, larger(qwen3_scratch_bytes(s, batch, seq), qwen3_ends_scratch_bytes(s, n)));
+        &l, HP_UINT8,
+        qwen3_larger(qwen3_scratch_bytes(s, batch, seq), qwen3_ends_scratch_bytes(s, n)));
     if (model->options.generate)
         lay_out_generation(model, &l);
     return l.n_bytes;

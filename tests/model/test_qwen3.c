@@ -443,13 +443,14 @@ static void bad_batches_body(hp_world *world, void *argument) {
         RANK_FAILS(qwen3_forward(s.model, &bad[i], &loss, &n), HP_ERR_ARGUMENT);
     tokens[9] = 29;
     FAILS_SAYING(qwen3_forward(s.model, &good, &loss, &n), HP_ERR_ARGUMENT,
-                 "tokens below vocab_size 29, given 29 at position 2 of sequence 1");
+                 "tokens from 0 to vocab_size - 1 = 28, given 29 at position 2 of sequence 1");
     tokens[9] = -1;
     FAILS_SAYING(qwen3_forward(s.model, &good, &loss, &n), HP_ERR_ARGUMENT, "given -1");
     tokens[9] = 0;
     targets[0] = 29;
     FAILS_SAYING(qwen3_forward(s.model, &good, &loss, &n), HP_ERR_ARGUMENT,
-                 "targets below vocab_size 29, given 29 at position 0 of sequence 0");
+                 "targets from 0 (below: none) to vocab_size - 1 = 28, given 29 at position 0 of "
+                 "sequence 0");
     RANK_CHECK(loss == 42 && n == 42);
     RANK_FAILS(qwen3_backward(s.model, 1), HP_ERR_STATE);
     RANK_FAILS(qwen3_backward(NULL, 1), HP_ERR_ARGUMENT);

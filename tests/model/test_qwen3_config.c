@@ -14,7 +14,9 @@
 
 #include "qwen3/config.h"
 
+#include <locale.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,10 +52,11 @@ static const char transformers_4[] =
     " \"transformers_version\": \"4.51.0\", \"use_cache\": true, \"use_sliding_window\": false,"
     " \"vocab_size\": 151936}";
 
-/* The sizes alone; tests add to it. */
-#define SIZES                                                                                      \
+/* The sizes alone; tests add to them. */
+#define HEADS                                                                                      \
     "\"model_type\": \"qwen3\", \"vocab_size\": 96, \"hidden_size\": 32, "                         \
     "\"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4"
+#define SIZES HEADS ", \"num_key_value_heads\": 2"
 
 static char path[] = "/tmp/qwen3-config-XXXXXX";
 
@@ -125,11 +128,12 @@ static void what_transformers_writes_is_read(void **state) {
 static void missing_fields_take_the_defaults(void **state) {
     (void)state;
     const qwen3_config config = read_good("{" SIZES "}");
-    assert_int_equal(config.num_key_value_heads, 4);
     assert_int_equal(config.head_dim, 128);
     assert_int_equal(config.tie_word_embeddings, 0);
     assert_true(config.rope_theta == 10000 && config.rms_norm_eps == 1e-6);
-    read_member("\"num_key_value_heads\": null");
+    assert_int_equal(config.num_key_value_heads, 2);
+    assert_int_equal(read_good("{" HEADS ", \"num_key_value_heads\": null}").num_key_value_heads,
+                     4);
     read_member("\"rope_theta\": 3e5, \"rope_parameters\": {\"rope_theta\": 300000}");
     read_member("\"rope_parameters\": null, \"rope_scaling\": {\"type\": \"default\"}");
     read_member("\"architectures\": null, \"layer_types\": null, \"pruned_heads\": {}");
@@ -137,9 +141,9 @@ static void missing_fields_take_the_defaults(void **state) {
 
 static void sizes_must_be_there(void **state) {
     (void)state;
-    static const char *const names[] = {"vocab_size",          "hidden_size",
-                                        "intermediate_size",   "num_hidden_layers",
-                                        "num_attention_heads", "model_type"};
+    static const char *const names[] = {
+        "vocab_size",          "hidden_size",         "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "model_type"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char text[1024], *at;
         snprintf(text, sizeof text, "{" SIZES "}");
@@ -150,7 +154,7 @@ static void sizes_must_be_there(void **state) {
         at = strstr(text, names[i]) - 1;
         char *end = strchr(at, ',') ? strchr(at, ',') + 1 : strchr(at, '}');
         memmove(at, end, strlen(end) + 1);
-        if (i == 4)
+        if (strcmp(names[i], "num_key_value_heads") == 0) /* the last one */
             *(strrchr(text, ',')) = ' ';
         refuse(text, HP_ERR_FORMAT, names[i]);
     }
@@ -188,10 +192,11 @@ static void broken_fields_are_named(void **state) {
     refuse_member("\"head_dim\": 1e999", HP_ERR_FORMAT, "head_dim");
     refuse_member("\"head_dim\": null", HP_ERR_FORMAT, "head_dim");
     refuse_member("\"head_dim\": [8]", HP_ERR_FORMAT, "head_dim");
-    refuse_member("\"num_key_value_heads\": 3", HP_ERR_FORMAT, "num_key_value_heads");
-    refuse_member("\"num_key_value_heads\": 0", HP_ERR_FORMAT, "num_key_value_heads");
-    refuse_member("\"num_key_value_heads\": -2147483648", HP_ERR_FORMAT, "num_key_value_heads");
-    refuse_member("\"num_key_value_heads\": 8", HP_ERR_FORMAT, "num_key_value_heads");
+    refuse("{" HEADS ", \"num_key_value_heads\": 3}", HP_ERR_FORMAT, "num_key_value_heads");
+    refuse("{" HEADS ", \"num_key_value_heads\": 0}", HP_ERR_FORMAT, "num_key_value_heads");
+    refuse("{" HEADS ", \"num_key_value_heads\": 8}", HP_ERR_FORMAT, "num_key_value_heads");
+    refuse("{" HEADS ", \"num_key_value_heads\": -2147483648}", HP_ERR_FORMAT,
+           "num_key_value_heads");
     refuse_member("\"tie_word_embeddings\": 1", HP_ERR_FORMAT, "tie_word_embeddings");
     refuse_member("\"rms_norm_eps\": \"small\"", HP_ERR_FORMAT, "rms_norm_eps");
     refuse_member("\"rms_norm_eps\": 1e999", HP_ERR_FORMAT, "rms_norm_eps");
@@ -271,6 +276,45 @@ static void what_is_written_is_read_again(void **state) {
     }
 }
 
+/* A locale that has a comma where others have a point, made here since few machines have one.
+ * Returns false where that cannot be done. */
+static bool enter_comma_locale(const char *folder) {
+    static const char source[] = "LC_NUMERIC\ndecimal_point \"<U002C>\"\nthousands_sep \"\"\n"
+                                 "grouping -1\nEND LC_NUMERIC\n";
+    char command[256];
+    write_file(source, strlen(source));
+    snprintf(command, sizeof command,
+             "localedef --no-archive -c -i %s -f UTF-8 %s/comma >/dev/null 2>&1", path, folder);
+    (void)!system(command); /* warns of all that is not in the source */
+    setenv("LOCPATH", folder, 1);
+    return setlocale(LC_NUMERIC, "comma") != NULL;
+}
+
+static void the_locale_changes_nothing(void **state) {
+    (void)state;
+    char text[2048], expected[2048], folder[] = "/tmp/qwen3-locale-XXXXXX", command[64];
+    assert_non_null(mkdtemp(folder));
+    qwen3_config config = read_good(transformers_5);
+    config.rope_theta = 1234567.8910111213;
+    assert_true(qwen3_config_write(&config, HP_FP32, expected, sizeof expected) > 0);
+    const bool is_in = enter_comma_locale(folder);
+    if (is_in) {
+        snprintf(text, sizeof text, "%.1f", 0.5);
+        assert_string_equal(text, "0,5");
+        assert_true(qwen3_config_write(&config, HP_FP32, text, sizeof text) > 0);
+        config = read_good(text);
+    }
+    setlocale(LC_NUMERIC, "C");
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    if (!is_in) {
+        print_message("no locale with a decimal comma could be made here (localedef)\n");
+        skip();
+    }
+    assert_string_equal(text, expected);
+    assert_true(config.rope_theta == 1234567.8910111213);
+}
+
 static void sizes_are_checked_against_each_other(void **state) {
     (void)state;
     const qwen3_config good = QWEN3_CONFIG_INIT;
@@ -311,6 +355,7 @@ int main(void) {
         cmocka_unit_test(a_huge_file_is_not_read),
         cmocka_unit_test(files_that_cannot_be_read_are_named),
         cmocka_unit_test(what_is_written_is_read_again),
+        cmocka_unit_test(the_locale_changes_nothing),
         cmocka_unit_test(sizes_are_checked_against_each_other),
     };
     return cmocka_run_group_tests_name("qwen3_config", tests, make_path, remove_path);

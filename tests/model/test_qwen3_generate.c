@@ -109,6 +109,51 @@ static void sampling_is_seeded_and_the_same_on_all_ranks(void **state) {
     ranks_run(2, RANKS_THREADS, sampling_body, NULL);
 }
 
+/* An engine that counts. */
+typedef struct counting {
+    hp_matmul door, *engine;
+    int n_products;
+} counting;
+
+static hp_status run_counted(hp_matmul *matmul, const hp_matmul_args *args) {
+    counting *c = matmul->state;
+    c->n_products++;
+    return hp_matmul_run(c->engine, args);
+}
+
+/* Products of reading a prompt and choosing one token. */
+static int products_of(small *s, const int32_t *prompt, int n) {
+    counting c = {{sizeof c.door, "counting", run_counted, NULL, 1, NULL}, s->matmul, 0};
+    const qwen3_sampling greedy = {0, 0, 0};
+    int32_t made;
+    c.door.state = &c;
+    s->model->shape.matmul = &c.door;
+    RANK_OK(qwen3_generate(s->model, prompt, n, &greedy, 1, &made));
+    s->model->shape.matmul = s->matmul;
+    return c.n_products;
+}
+
+/* Inside a block of attention, a prompt of any length is as many products as one of two tokens. */
+static void prompt_body(hp_world *world, void *argument) {
+    (void)argument;
+    enum { SEQ = 48 };
+    small_config config = small_config_init();
+    config.options.generate = 1;
+    config.options.seq = SEQ;
+    small s = small_begin(world, &config);
+    int32_t prompt[SEQ];
+    for (int i = 0; i < SEQ; i++)
+        prompt[i] = i * 7 % 29;
+    const int n = products_of(&s, prompt, 2);
+    RANK_CHECK(n > 0 && products_of(&s, prompt, SEQ) == n);
+    small_end(&s);
+}
+
+static void a_prompt_is_read_in_one_forward(void **state) {
+    (void)state;
+    ranks_run(1, RANKS_THREADS, prompt_body, NULL);
+}
+
 /* A context of one token: the model sees nothing but the last. */
 static void shortest_context_body(hp_world *world, void *argument) {
     (void)argument;
@@ -149,7 +194,7 @@ static void bad_generation_body(hp_world *world, void *argument) {
         RANK_FAILS(qwen3_generate(s.model, prompt, 1, &sampling, -1, out), HP_ERR_ARGUMENT);
         RANK_FAILS(qwen3_generate(s.model, prompt, 1, &sampling, 1, NULL), HP_ERR_ARGUMENT);
         FAILS_SAYING(qwen3_generate(s.model, prompt, 2, &sampling, 1, out), HP_ERR_ARGUMENT,
-                     "given 29 at position 1");
+                     "from 0 to vocab_size - 1 = 28, given 29 at position 1");
         sampling.temperature = -1;
         RANK_FAILS(qwen3_generate(s.model, prompt, 1, &sampling, 1, out), HP_ERR_ARGUMENT);
         sampling.temperature = NAN;
@@ -170,6 +215,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_generation_is_the_argmax_of_the_forward),
         cmocka_unit_test(sampling_is_seeded_and_the_same_on_all_ranks),
+        cmocka_unit_test(a_prompt_is_read_in_one_forward),
         cmocka_unit_test(a_context_may_be_one_token),
         cmocka_unit_test(misuse_is_refused),
     };

@@ -616,38 +616,60 @@ static void sequences_do_not_see_each_other(void **state) {
 
 /* ---- one token at a time ---- */
 
-static void check_one_by_one(hp_dtype dtype, double bound) {
-    enum { SEQ = 70 }; /* more than a block of attention */
-    qwen3_shape s = small_shape();
-    s.dtype = dtype;
-    network t = network_create(s, 1, SEQ);
+/* The first n_first tokens in one forward, the others one by one, against a forward over all. */
+static void check_reading(qwen3_shape s, size_t seq, size_t n_first, double bound) {
+    network t = network_create(s, 1, seq);
     const qwen3_layer_weights w = weights_of(&t);
-    const size_t cache_bytes = SEQ * s.n_kv_heads * s.head_dim * hp_dtype_size(dtype);
+    const size_t cache_bytes = seq * s.n_kv_heads * s.head_dim * hp_dtype_size(s.dtype);
     void *k_cache = taken(cache_bytes), *v_cache = taken(cache_bytes);
-    float *h = taken(SEQ * s.hidden * sizeof *h);
+    void *saved = taken(qwen3_saved_bytes(&t.s, 1, n_first));
+    float *h = taken(seq * s.hidden * sizeof *h);
     qwen3_embed_forward(&t.s, t.weights[TABLE], t.tokens, t.n, h);
-    for (size_t i = 0; i < SEQ; i++) {
-        memset(t.scratch, 0xff, qwen3_scratch_bytes(&t.s, 1, SEQ));
+    if (n_first > 0)
         assert_int_equal(
-            qwen3_layer_one(&t.s, i, &w, h + i * s.hidden, k_cache, v_cache, t.scratch), HP_OK);
+            qwen3_layer_first(&t.s, n_first, &w, h, k_cache, v_cache, saved, t.scratch), HP_OK);
+    for (size_t i = n_first; i < seq; i++) {
+        void *scratch = aligned_alloc(64, qwen3_scratch_bytes(&t.s, 1, i + 1));
+        assert_non_null(scratch); /* not a byte more than was asked for */
+        memset(scratch, 0xff, qwen3_scratch_bytes(&t.s, 1, i + 1));
+        assert_int_equal(qwen3_layer_one(&t.s, i, &w, h + i * s.hidden, k_cache, v_cache, scratch),
+                         HP_OK);
+        free(scratch);
     }
     forward(&t);
+    const size_t split = n_first * s.hidden; /* what came first has the forward's bits */
+    assert_memory_equal(h, t.h, split * sizeof *h);
     double apart = 0, size = 0;
-    for (size_t i = 0; i < SEQ * s.hidden; i++) {
+    for (size_t i = split; i < seq * s.hidden; i++) {
         apart += (double)(h[i] - t.h[i]) * (double)(h[i] - t.h[i]);
         size += (double)t.h[i] * (double)t.h[i];
     }
     assert_true(sqrt(apart / size) < bound);
     free(k_cache);
     free(v_cache);
+    free(saved);
     free(h);
     network_destroy(&t);
 }
-
 static void one_token_at_a_time_gives_the_same(void **state) {
     (void)state;
-    check_one_by_one(HP_FP32, 1e-6);
-    check_one_by_one(HP_BF16, 1e-2);
+    enum { SEQ = 70 }; /* more than a block of attention */
+    qwen3_shape s = small_shape();
+    for (size_t n_first = 0; n_first < SEQ; n_first += 33)
+        check_reading(s, SEQ, n_first, 1e-6);
+    s.dtype = HP_BF16;
+    check_reading(s, SEQ, 0, 1e-2);
+    check_reading(s, SEQ, 66, 1e-2);
+}
+
+/* Scores laid out for one token would reach into what stands behind them. */
+static void a_long_context_has_its_room(void **state) {
+    (void)state;
+    enum { SEQ = 2200 };
+    qwen3_shape s = small_shape();
+    check_reading(s, SEQ, SEQ - 2, 1e-5);
+    s.dtype = HP_BF16;
+    check_reading(s, SEQ, SEQ - 2, 1e-2);
 }
 
 /* The scratch of position + 1 tokens is enough for a first one. */
@@ -727,6 +749,7 @@ int main(void) {
         cmocka_unit_test(computing_a_forward_again_gives_the_same_bits),
         cmocka_unit_test(sequences_do_not_see_each_other),
         cmocka_unit_test(one_token_at_a_time_gives_the_same),
+        cmocka_unit_test(a_long_context_has_its_room),
         cmocka_unit_test(a_single_token_fits_its_own_scratch),
         cmocka_unit_test(a_failing_product_is_passed_on),
     };
