@@ -15,7 +15,7 @@ import sys
 
 
 class Bytes:
-    """The smallest tokenizer, with the three functions that are used of a large one."""
+    """The smallest tokenizer, with the functions that are used of a large one."""
 
     def encode(self, text, add_special_tokens):
         return type("Encoding", (), {"ids": list(text.encode())})
@@ -23,8 +23,8 @@ class Bytes:
     def decode(self, ids):
         return bytes(ids).decode(errors="replace")
 
-    def get_vocab_size(self):
-        return 256
+    def get_vocab(self):
+        return {chr(byte): byte for byte in range(256)}
 
 
 def load(name):
@@ -38,6 +38,17 @@ def load(name):
     if not os.path.exists(path):
         sys.exit(f"make_tokens: expected {path}, which is not there")
     return Tokenizer.from_file(path)
+
+
+def read(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8")
+    except OSError as error:
+        sys.exit(f"make_tokens: expected a text, given {path}: {error.strerror}")
+    except UnicodeDecodeError as error:
+        sys.exit(f"make_tokens: expected {path} to be UTF-8, given byte "
+                 f"0x{error.object[error.start]:02x} at offset {error.start}")
 
 
 def write(path, ids, vocab_size):
@@ -59,10 +70,11 @@ def main(arguments):
     if arguments[1] == "--decode":
         print(tokenizer.decode([int(word) for a in arguments[2:] for word in a.split()]))
         return
-    with open(arguments[1], encoding="utf-8", newline="") as file:
-        ids = tokenizer.encode(file.read(), add_special_tokens=False).ids
-    write(arguments[2], ids, tokenizer.get_vocab_size())
-    print(f"{arguments[2]}: {len(ids)} tokens of a vocabulary of {tokenizer.get_vocab_size()}")
+    ids = tokenizer.encode(read(arguments[1]), add_special_tokens=False).ids
+    # Not how many there are: ids may be left out.
+    vocab_size = 1 + max(tokenizer.get_vocab().values())
+    write(arguments[2], ids, vocab_size)
+    print(f"{arguments[2]}: {len(ids)} tokens of a vocabulary of {vocab_size}")
 
 
 main(sys.argv[1:])

@@ -6,9 +6,10 @@
 # usage: tools/setup.sh [-n] GROUP...      groups: make build test lint fuzz all python
 #
 # Says what is missing and why, then installs it with apt-get, as root or through sudo. With -n it
-# only says so, and fails when something is missing. Where there is no apt-get it lists and stops.
-# When nothing is missing it is silent and touches nothing. The group python, which all does not
-# hold, makes build/python with pip: 1.2 GB, for the comparisons with PyTorch alone.
+# only says so, and fails when something is missing. Where there is no apt-get it lists what to
+# install and stops, unless compiler, cmake and ninja are there. When nothing is missing it is
+# silent and touches nothing. The group python, which all does not hold, makes build/python with
+# pip: 1.2 GB, for the comparisons with PyTorch alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,7 +40,7 @@ python python3-venv    makes build/python
 
 # Pinned: what the comparisons with them say holds for these.
 python=build/python
-python_packages=(torch==2.13.0 transformers==5.24.0 safetensors numpy)
+python_packages=(torch==2.13.0 transformers==5.24.0 safetensors==0.8.0 numpy==2.4.6)
 
 fail() {
     printf 'setup: %s\n' "$*" >&2
@@ -70,6 +71,33 @@ install_packages() {
     "${as_root[@]}" apt-get update -qq
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# Without apt-get what counts is whether the tools answer; headers show up in the build.
+check_tools() {
+    if ! command -v cc >/dev/null || ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
+        printf 'This is no Debian. Please install what these Debian packages hold:\n%s\n' "$rows" >&2
+        exit 1
+    fi
+}
+
+# The rows' packages are there, or are installed. GROUP... as it was given.
+check_packages() {
+    local missing=() lines='' package reason
+    while read -r package reason; do
+        [[ " ${missing[*]} " != *" $package "* ]] || continue # of two groups
+        if ! is_installed "$package"; then
+            missing+=("$package")
+            lines+=$(printf '  %-16s %s' "$package" "$reason")$'\n'
+        fi
+    done <<<"$rows"
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if [ $is_dry = yes ]; then
+        printf 'Missing:\n%stools/setup.sh %s installs it.\n' "$lines" "$*" >&2
+        exit 1
+    fi
+    printf 'Installing what is missing:\n%s' "$lines"
+    install_packages "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
 }
 
 # Into an environment of its own; the stamp holds what the last whole run installed.
@@ -103,30 +131,9 @@ for group in "$@"; do
 done
 
 rows=$(rows_of "${groups[@]}")
-if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    # Without apt-get what counts is whether the tools answer; headers show up in the build.
-    if command -v cc >/dev/null && command -v cmake >/dev/null && command -v ninja >/dev/null; then
-        exit 0
-    fi
-    printf 'This is no Debian. Please install what these Debian packages hold:\n%s\n' "$rows" >&2
-    exit 1
-fi
-
-missing=()
-lines=
-while read -r package reason; do
-    [[ " ${missing[*]} " != *" $package "* ]] || continue # of two groups
-    if ! is_installed "$package"; then
-        missing+=("$package")
-        lines+=$(printf '  %-16s %s' "$package" "$reason")$'\n'
-    fi
-done <<<"$rows"
-if [ ${#missing[@]} -gt 0 ]; then
-    if [ $is_dry = yes ]; then
-        printf 'Missing:\n%stools/setup.sh %s installs it.\n' "$lines" "$*" >&2
-        exit 1
-    fi
-    printf 'Installing what is missing:\n%s' "$lines"
-    install_packages "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
+if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
+    check_packages "$@"
+else
+    check_tools
 fi
 [[ " ${groups[*]} " != *" python "* ]] || install_python

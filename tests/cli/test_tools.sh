@@ -42,6 +42,41 @@ refuses "not a well-formed trace" "${check[@]}"
 
 refuses "given 'nonsense'" tools/setup.sh nonsense
 
+# Elsewhere than on Debian the compiler has to be there, and Python's packages are still installed.
+mkdir -p "$out/bin" "$out/tree/tools"
+cp tools/setup.sh "$out/tree/tools"
+for tool in bash cat dirname; do
+    ln -s "$(type -P $tool)" "$out/bin"
+done
+elsewhere=(env PATH="$out/bin" "$out/bin/bash" "$out/tree/tools/setup.sh" -n)
+refuses "libcmocka-dev" "${elsewhere[@]}" test
+for tool in cc cmake ninja; do
+    ln -s "$(type -P true)" "$out/bin/$tool"
+done
+"${elsewhere[@]}" test
+refuses "build/python: torch==" "${elsewhere[@]}" python
+
+# Ids that are left out count; what is no text is named. The tokenizer is one of two words.
+cat >"$out/tokenizers.py" <<'END'
+class Tokenizer:
+    from_file = staticmethod(lambda path: Tokenizer())
+    encode = lambda self, text, add_special_tokens: type("Encoding", (), {"ids": [0, 70000]})
+    get_vocab = lambda self: {"a": 0, "b": 70000}
+    get_vocab_size = lambda self: 2
+END
+touch "$out/tokenizer.json"
+make_tokens=(env PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$out" tools/make_tokens.py)
+if command -v python3 >/dev/null; then
+    echo ab >"$out/text"
+    said=$("${make_tokens[@]}" "$out" "$out/text" "$out/tokens")
+    [[ $said == *": 2 tokens of a vocabulary of 70001" ]] || { echo "unexpected: $said"; exit 1; }
+    [ "$(stat -c %s "$out/tokens")" = 72 ] || { echo "expected two ids of 4 bytes"; exit 1; }
+    printf 'ab\377' >"$out/text"
+    refuses "expected $out/text to be UTF-8, given byte 0xff at offset 2" \
+        "${make_tokens[@]}" bytes "$out/text" "$out/tokens"
+    refuses "No such file" "${make_tokens[@]}" bytes "$out/nowhere" "$out/tokens"
+fi
+
 # Cases are counted, not programs; one that dies in the middle is a failure of its own.
 refuses "No tests were found" tools/run_tests.sh "$out"
 cat >"$out/CTestTestfile.cmake" <<'END'
