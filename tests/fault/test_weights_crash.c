@@ -4,8 +4,8 @@
  *
  * Old weights are zeros, new ones are not, so what loads is one or the other or a mixture, which
  * would be the failure. After every kill one of them loads, a tokenizer that lay beside the old
- * ones is still there, and the next save cleans up. The same where names cannot be exchanged, and
- * with a disk whose n-th call fails.
+ * ones is still there, and the next save cleans up and has a directory that lay there too. The same
+ * where names cannot be exchanged, and with a disk whose n-th call fails.
  */
 #include "fault/harmed_disk.h"
 #include "unit/weights_model.h"
@@ -114,11 +114,14 @@ static bool save_killed_at(int n, int n_ranks) {
 static void begin_with_old_ones(void) {
     save_now(0);
     scratch_write("model/tokenizer.json", "mine");
+    mkdir(scratch_path("model/.cache"), 0755);
+    scratch_write("model/.cache/precious", "mine");
 }
 
 static void expect_clean(void) {
     assert_int_equal(scratch_count_hidden(), 0);
     assert_true(scratch_has("model/tokenizer.json") && scratch_has("model/config.json"));
+    assert_true(scratch_has("model/.cache/precious"));
 }
 
 static void kill_at_each_call(bool cannot_exchange, int n_ranks) {
@@ -163,25 +166,36 @@ static void killed_before_there_was_one(void **state) {
 }
 
 /* A call that fails: the save tells, and the old ones load, or the new ones are there whole. */
-static void each_call_that_fails_is_told(void **state) {
-    (void)state;
+static void fail_at_each_call(bool cannot_exchange) {
     int n_told = 0;
     attempt a = {.status = HP_ERR_FILE};
+    disk.cannot_exchange = cannot_exchange;
     begin_with_old_ones();
     for (int n = 1; n < 200; n++) {
         a = (attempt){.harm = HARM_FAIL, .countdown = n, .is_new = 1};
         ranks_run(2, RANKS_THREADS, save, &a);
         const int is_new = load_now();
         assert_true(a.status == HP_ERR_FILE || is_new);
-        assert_true(scratch_has("model/tokenizer.json"));
+        assert_true(scratch_has("model/tokenizer.json")); /* and so by its own name */
         n_told += a.status < 0;
         if (disk.countdown > 0)
             break;
         save_now(0);
         expect_clean();
     }
+    disk.cannot_exchange = false;
     assert_int_equal(a.status, HP_OK);
     assert_true(n_told > 15);
+}
+
+static void each_call_that_fails_is_told(void **state) {
+    (void)state;
+    fail_at_each_call(false);
+}
+
+static void failures_where_names_cannot_be_exchanged(void **state) {
+    (void)state;
+    fail_at_each_call(true);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_make, scratch_remove)
@@ -192,6 +206,7 @@ int main(void) {
         TEST(killed_where_names_cannot_be_exchanged),
         TEST(killed_before_there_was_one),
         TEST(each_call_that_fails_is_told),
+        TEST(failures_where_names_cannot_be_exchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,24 +198,20 @@ static void save_refused(hp_world *world, void *argument) {
 static void places_that_are_no_directory_of_weights(void **state) {
     (void)state;
     static const refusal refusals[] = {
-        {"full", {"expected files alone in ", "found directory inner"}},
-        {"tricky", {"expected files alone in ", "found directory model.safetensors"}},
+        {"tricky", {"expected a file or nothing at ", "/tricky/model.safetensors, found a dir"}},
         {"file", {"/file to be a directory", "it is a file"}},
-        {"none/model", {"/none", "No such file"}},
+        {"none/model", {"/none, the directory in which model is or will be", "No such file"}},
         {"/", {"a directory that can be replaced", "/"}},
         {"/proc/model", {"/proc/.model.tmp-", "expected to make directory"}},
     };
-    mkdir(scratch_path("full"), 0755);
-    mkdir(scratch_path("full/inner"), 0755);
-    scratch_write("full/inner/precious", "x");
-    scratch_write("full/notes", "x");
     mkdir(scratch_path("tricky"), 0755);
+    scratch_write("tricky/notes", "x");
     mkdir(scratch_path("tricky/model.safetensors"), 0755);
+    scratch_write("tricky/model.safetensors/precious", "x");
     scratch_write("file", "x");
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
         ranks_run(2, RANKS_THREADS, save_refused, (void *)(uintptr_t)&refusals[i]);
-    assert_true(scratch_has("full/inner/precious") && scratch_has("full/notes"));
-    assert_false(scratch_has("full/model.safetensors"));
+    assert_true(scratch_has("tricky/notes") && scratch_has("tricky/model.safetensors/precious"));
     assert_int_equal(scratch_count_hidden(), 0);
 }
 

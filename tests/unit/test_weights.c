@@ -312,20 +312,24 @@ static void other_files_are_kept(void **state) {
     mkdir(scratch_path("model"), 0750);
     scratch_write("model/tokenizer.json", "mine");
     scratch_write("model/.hidden", "mine too");
+    mkdir(scratch_path("model/.cache"), 0700); /* as `hf download` leaves it */
+    mkdir(scratch_path("model/.cache/huggingface"), 0755);
+    scratch_write("model/.cache/huggingface/CACHEDIR.TAG", "a cache");
     scratch_write("model/config.json", "old");
     scratch_write("model/model-00007-of-00008.safetensors", "stale");
     scratch_write("model/model-007-of-008.safetensors", "no name of ours");
     assert_int_equal(symlink("../elsewhere", scratch_path("model/link")), 0);
     run_on(1, save, &j);
     assert_false(scratch_has("model/model-00007-of-00008.safetensors"));
-    assert_int_equal(count_entries(scratch_path("model")), 4 + 2 + 4);
+    assert_int_equal(count_entries(scratch_path("model")), 4 + 2 + 5);
     texts[1] = "second";
     j.config.max_file_bytes = 5000000000;
     run_on(0, save, &j);
     assert_false(scratch_has("model/model.safetensors.index.json"));
-    assert_int_equal(count_entries(scratch_path("model")), 1 + 2 + 4);
+    assert_int_equal(count_entries(scratch_path("model")), 1 + 2 + 5);
     static const char *const kept[][2] = {{"model/tokenizer.json", "mine"},
                                           {"model/.hidden", "mine too"},
+                                          {"model/.cache/huggingface/CACHEDIR.TAG", "a cache"},
                                           {"model/config.json", "{\"a\": 1}\n"},
                                           {"model/notes.txt", "second"}};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {

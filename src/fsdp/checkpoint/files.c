@@ -163,9 +163,13 @@ hp_status hpi_directory_replace(const char *path, const char *final, const char 
     if (errno != ENOENT && errno != EINVAL && errno != ENOSYS)
         return HPI_FAIL(HP_ERR_FILE, "expected to exchange %s with %s, the system says: %s", path,
                         final, strerror(errno));
-    if (access(final, F_OK) == 0)
-        HP_TRY(hpi_rename(final, aside));
-    return hpi_rename(path, final);
+    if (access(final, F_OK) != 0)
+        return hpi_rename(path, final);
+    HP_TRY(hpi_rename(final, aside));
+    const hp_status status = hpi_rename(path, final);
+    if (status < 0)
+        (void)rename(aside, final); /* what fails is not silent: the record is written */
+    return status;
 }
 
 hp_status hpi_directory_sync(const char *path) {

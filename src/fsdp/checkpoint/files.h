@@ -36,7 +36,7 @@ hp_status hpi_file_read_text(const char *path, uint64_t most_bytes, char **out_t
 hp_status hpi_rename(const char *from, const char *to);
 /* Give directory `path` the name `final`. Who bore it takes the name `path` or, where the file
  * system cannot exchange two names, `aside`: then a kill between two renames leaves nobody of that
- * name for a moment, and both whole. */
+ * name for a moment, and both whole. After a failure `final` is who it was. */
 hp_status hpi_directory_replace(const char *path, const char *final, const char *aside);
 /* Make the entries of a directory durable. */
 hp_status hpi_directory_sync(const char *path);

@@ -3,8 +3,9 @@
  * weights_directory.c - a directory that is the old or the new one at any moment.
  *
  * The order: link, write and sync the files (others do), sync the directory, exchange, sync the
- * parent, and only then remove the old one. Links of files cost nothing and are the same file, so a
- * kill loses neither.
+ * parent, move the old one's directories over, and only then remove it. Links of files cost nothing
+ * and are the same file, so a kill loses neither. Directories cannot be linked: a kill may leave
+ * them in the old one, from where the next save takes them.
  */
 #include "weights_directory.h"
 #include "files.h"
@@ -87,15 +88,15 @@ void hpi_weights_directory_free(hpi_weights_directory *directory) {
 
 /* ---- what a kill left ------------------------------------------------------------------------ */
 
-/* The first entry of `parent` that is another name of `name`, as a path; NULL when there is none.
- */
+/* The first entry of `parent` that is another name of `name`, as a path; NULL: there is none. */
 static hp_status find_other(const char *parent, const char *name, const char *what,
                             char **out_path) {
     *out_path = NULL;
     DIR *entries = opendir(parent);
     if (!entries)
-        return HPI_FAIL(HP_ERR_FILE, "expected to list %s, the system says: %s", parent,
-                        strerror(errno));
+        return HPI_FAIL(HP_ERR_FILE,
+                        "expected %s, the directory in which %s is or will be, the system says: %s",
+                        parent, name, strerror(errno));
     struct dirent *entry;
     hp_status status = HP_OK;
     while (!*out_path && status == HP_OK && (entry = readdir(entries)))
@@ -107,6 +108,40 @@ static hp_status find_other(const char *parent, const char *name, const char *wh
     return status;
 }
 
+static bool is_directory(int parent, const char *name) {
+    struct stat about;
+    return fstatat(parent, name, &about, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(about.st_mode);
+}
+
+static bool is_dots(const char *name) {
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+static hp_status move_durably(const char *from, const char *to, const char *name) {
+    char *old = hpi_path_join(from, name), *new = hpi_path_join(to, name);
+    hp_status status = old && new ? hpi_rename(old, new) : HP_ERR_MEMORY;
+    if (status == HP_OK)
+        status = hpi_directory_sync(to);
+    hpi_free(new);
+    hpi_free(old);
+    return status;
+}
+
+/* Move the directories in `old` to `d->final`, and remove `old` with what is left in it. */
+static hp_status retire(const hpi_weights_directory *d, const char *old) {
+    DIR *entries = opendir(old);
+    hp_status status = HP_OK;
+    if (!entries)
+        return HP_OK; /* nobody is there */
+    for (struct dirent *entry; status == HP_OK && (entry = readdir(entries));)
+        if (!is_dots(entry->d_name) && is_directory(dirfd(entries), entry->d_name))
+            status = move_durably(old, d->final, entry->d_name);
+    closedir(entries);
+    if (status == HP_OK)
+        hpi_directory_remove(old);
+    return status;
+}
+
 /* What cannot be removed stays: the save does not depend on it. */
 static hp_status remove_others(const hpi_weights_directory *d, const char *what) {
     for (;;) {
@@ -114,7 +149,7 @@ static hp_status remove_others(const hpi_weights_directory *d, const char *what)
         HP_TRY(find_other(d->parent, last_name(d->final), what, &path));
         if (!path)
             return HP_OK;
-        hpi_directory_remove(path);
+        (void)retire(d, path);
         const bool is_gone = access(path, F_OK) != 0;
         hpi_free(path);
         if (!is_gone)
@@ -152,11 +187,16 @@ hp_status hpi_weights_directory_find(const char *path, char **out_path) {
 
 typedef bool is_replaced_by(const void *context, const char *name);
 
-static hp_status check_is_file(const hpi_weights_directory *d, int directory, const char *name) {
-    struct stat about;
-    if (fstatat(directory, name, &about, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(about.st_mode))
-        return HPI_FAIL(HP_ERR_FILE, "expected files alone in %s, found directory %s", d->final,
-                        name);
+/* A directory is moved after the exchange; what would hinder that is found here. */
+static hp_status check_movable(const hpi_weights_directory *d, int directory, const char *name,
+                               bool is_taken) {
+    if (is_taken)
+        return HPI_FAIL(HP_ERR_FILE, "expected a file or nothing at %s/%s, found a directory",
+                        d->final, name);
+    if (faccessat(directory, name, W_OK, AT_EACCESS) != 0)
+        return HPI_FAIL(HP_ERR_FILE,
+                        "expected to be allowed to move directory %s/%s, the system says: %s",
+                        d->final, name, strerror(errno));
     return HP_OK;
 }
 
@@ -179,10 +219,12 @@ static hp_status link_files(const hpi_weights_directory *d, is_replaced_by *is_r
     hp_status status = HP_OK;
     for (struct dirent *entry; status == HP_OK && (entry = readdir(entries));) {
         const char *name = entry->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        if (is_dots(name))
             continue;
-        status = check_is_file(d, dirfd(entries), name);
-        if (status == HP_OK && !is_replaced(context, name))
+        const bool is_taken = is_replaced(context, name);
+        if (is_directory(dirfd(entries), name))
+            status = check_movable(d, dirfd(entries), name, is_taken);
+        else if (!is_taken)
             status = link_file(d, dirfd(entries), name);
     }
     closedir(entries);
@@ -219,9 +261,8 @@ hp_status hpi_weights_directory_publish(hpi_weights_directory *d) {
     HP_TRY(hpi_directory_replace(d->hidden, d->final, d->aside));
     d->is_replaced = true;
     HP_TRY(hpi_directory_sync(d->parent));
-    hpi_directory_remove(d->hidden);
-    hpi_directory_remove(d->aside);
-    return HP_OK;
+    HP_TRY(retire(d, d->hidden)); /* one of the two is the old one, if there was one */
+    return retire(d, d->aside);
 }
 
 void hpi_weights_directory_abandon(const hpi_weights_directory *d) {

@@ -3,8 +3,9 @@
  * fsdp/checkpoint/weights_directory.h - replacing a directory of weights in one stroke.
  *
  * The new one is filled under a hidden name beside the old one and exchanged for it when it is
- * whole and durable. Files of the old one that the new one does not have are linked into it before.
- * All of it is done by one rank.
+ * whole and durable. Files of the old one that the new one does not have are linked into it before,
+ * directories (such as the .cache of `hf download`) are moved into it after. All of it is done by
+ * one rank.
  *
  *     NAME                   the old one or the new one, whole
  *     .NAME.tmp-TOKEN        being written, or replaced and being removed: anything may be missing
@@ -25,11 +26,13 @@ typedef struct hpi_weights_directory {
 hp_status hpi_weights_directory_name(const char *path, uint64_t token,
                                      hpi_weights_directory *out_directory);
 /* Make `hidden`, with links to the old one's files except for those that `is_replaced` is true of;
- * remove what a killed save left. Errors: FILE when `final` is no directory or holds some. */
+ * remove what a killed save left, but for directories, which `final` gets back. Errors: FILE, also
+ * when `final` is no directory, or holds one that has the name of a new file or cannot be moved. */
 hp_status hpi_weights_directory_begin(const hpi_weights_directory *directory,
                                       bool (*is_replaced)(const void *context, const char *name),
                                       const void *context);
-/* Sync `hidden`, exchange it for `final`, and remove what it replaced. Errors: FILE. */
+/* Sync `hidden`, exchange it for `final`, give it the old one's directories and remove the old one.
+ * Errors: FILE. */
 hp_status hpi_weights_directory_publish(hpi_weights_directory *directory);
 /* Remove what a failed save leaves. */
 void hpi_weights_directory_abandon(const hpi_weights_directory *directory);
