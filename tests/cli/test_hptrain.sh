@@ -75,6 +75,37 @@ if "$hprun" -n 2 "$hptrain" "${small[@]}" --batch 2 --resume "$out/diverge" --sa
 fi
 [ "$(grep -c "expected a finite loss" "$out/diverge.txt")" -eq 1 ] || fail "diverging: $(cat "$out/diverge.txt")"
 [ "$(cat "$out/diverge/latest")" = "$before" ] || fail "diverging: expected the old checkpoint"
+# The loss of the third step and all weights before it are finite, its gradient is not.
+if "$hptrain" "${sizes[@]}" "${run[@]}" --optimizer sgd --lr 1e6 --clip 0 --warmup 0 --steps 3 \
+    --save "$out/diverge.3" >/dev/null 2>"$out/said"; then
+    fail "diverging in 3 steps: expected a failure, given success"
+fi
+[ "$(grep -c "expected a finite .*, step 3 gave .*: the run has diverged" "$out/said")" -eq 1 ] || fail "diverging: $(cat "$out/said")"
+[ ! -e "$out/diverge.3/latest" ] || fail "diverging in 3 steps: expected no checkpoint"
+"$hptrain" "${small[@]}" --steps 2 --clip 0 | jq -es 'map(select(.event == "step")) | all(.[]; .grad_norm > 0)' >/dev/null ||
+    fail "--clip 0: expected the norm all the same"
+
+echo "== a log that cannot be written ends the run on all ranks, after the checkpoint that was due"
+"$hprun" -n 2 "$hptrain" "${small[@]}" --steps 1 --save "$out/full" >/dev/null
+head -c $((8192 * 1024 - 2000)) /dev/zero | tr '\0' '\n' >"$out/full.jsonl"
+status=0
+(
+    trap '' XFSZ
+    ulimit -f 8192 # KB: room for a few steps
+    exec "$hprun" -n 2 "$hptrain" "${small[@]}" --resume "$out/full" --save "$out/full" --steps 1000 --save-every 1 \
+        --log "$out/full.jsonl" >/dev/null 2>"$out/said"
+) || status=$?
+[ $status -eq 1 ] || fail "a full log: expected status 1, given $status: $(cat "$out/said")"
+[ "$(grep -c '^hptrain: ' "$out/said")" -eq 1 ] || fail "a full log: expected one sentence, given $(cat "$out/said")"
+grep -q "hptrain: rank 0: could not write $out/full.jsonl: " "$out/said" || fail "a full log: $(cat "$out/said")"
+n_done=$(grep -c '"event": "step".*}$' "$out/full.jsonl")
+[ "$n_done" -ge 1 ] || fail "a full log: expected a step before, given $(tr -d '\n' <"$out/full.jsonl")"
+[ "$(cat "$out/full/latest")" = "step-$(printf %08d $((n_done + 2)))" ] ||
+    fail "a full log: expected the checkpoint of step $((n_done + 2)), given $(cat "$out/full/latest")"
+
+echo "== what to do next keeps the rate that the run ended with"
+"$hptrain" "${small[@]}" --steps 4 --warmup 2 --lr 1e-3 --save "$out/next" --output text |
+    grep -qF -- "--resume $out/next --steps 8 --lr-decay none --lr 2e-05 goes on" || fail "try next: expected the lowest rate"
 
 echo "== wrong command lines"
 # of every row of the table that does not take any text
@@ -104,6 +135,7 @@ refused 2 'expected no --sample with --model bytes-mlp' --model bytes-mlp --samp
 refused 2 'expected no --layers with --model bytes-mlp' --model bytes-mlp --layers 2
 refused 2 'expected --save DIR with --export hf, given none' --export hf
 refused 2 'expected --lr-min to be at most --lr 0.001, given 0.01' --lr 1e-3 --lr-min 1e-2
+refused 2 'expected --lr-min to be at most --lr 0.006, given 0.01' --lr-min 1e-2
 refused 2 'expected --param-dtype to be fp32|bf16, given "fp16"' --param-dtype fp16
 refused 2 'expected --accumulate to be a whole number from 1 to 65536, given "0"' --accumulate 0
 refused 2 'expected --mesh to be RxS, replicas x shards, like 2x4, given "2by1"' --mesh 2by1
@@ -116,3 +148,7 @@ printf 'In the beginning' >"$out/short"
 refused 1 'expected --data to hold at least 170 bytes' --data "$out/short"
 refused 1 'expected --save at a place that can be written, given /proc/nowhere: ' --save /proc/nowhere
 refused 1 'expected --curve at a place that can be written, given /proc/nowhere/' --curve /proc/nowhere/x.svg
+mkdir -p "$out/places/hf/folder"
+refused 1 "expected --curve to be a file, given $out/places, a directory" --curve "$out/places"
+refused 1 "expected --log to be a file, given $out/places, a directory" --log "$out/places"
+refused 1 "expected files alone in $out/places/hf, for --export, found directory folder" --save "$out/places" --export hf

@@ -75,6 +75,11 @@ if "$hptrain" "${qwen3[@]}" --steps 300 --batch 64 --data "$out/broken" >/dev/nu
 fi
 grep -q "expected ids below 256, the model's vocab_size; in $out/broken token 3999 is 300" "$out/said" ||
     fail "an id of 300: $(cat "$out/said")"
+if "$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 3000 --batch 8 --data "$out/broken" >/dev/null 2>"$out/said"; then
+    fail "an id of 300: expected a failure of two ranks"
+fi
+[ "$(grep -c '^hptrain: ' "$out/said")" -eq 1 ] || fail "an id of 300, two ranks: expected one sentence, given $(cat "$out/said")"
+grep -q 'token 3999 is 300' "$out/said" || fail "an id of 300, two ranks: $(cat "$out/said")"
 sed '7201s/.*/ 300/' "$out/ids" | token_file 1 2 8000 256 >"$out/broken"
 broken 'token 7200 is 300' # held out: before the first step
 

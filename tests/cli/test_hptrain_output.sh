@@ -37,6 +37,38 @@ grep -q $'\rstep 50/50' "$out/shown" || fail "expected a live line, given $(cat 
 grep -q 'held-out loss .* nats per byte' "$out/shown" || fail "expected the held-out loss"
 ! grep -q '"event"' "$out/shown" || fail "expected no JSON on a terminal"
 
+echo "== the live line fits the terminal, the step first"
+# The pieces between returns, without the codes that clear the rest of a line.
+rows() { tr '\r' '\n' <"$1" | sed $'s/\033\\[K//'; }
+for columns in 20 60 80 200; do
+    # shellcheck disable=SC2016 # of the shell on the terminal
+    on_terminal sh -c 'stty cols "$1"; shift; exec "$@"' sh $columns "$hptrain" "${qwen3[@]}" --steps 30 >"$out/shown" </dev/null
+    longest=$(rows "$out/shown" | grep '^step [0-9]*/30' | awk '{ if (length > n) n = length } END { print n }')
+    [ "${longest:-999}" -lt $columns ] || fail "$columns columns: expected a line that fits, given $longest"
+done
+rows "$out/shown" | grep -q '^step 30/30  loss .*  held out .* tokens/s  exposed .*  peak .*  ETA ' || fail "200 columns: expected the whole line"
+
+echo "== a failure stands on a line of its own"
+on_terminal "$hptrain" "${qwen3[@]}" --steps 30 --optimizer sgd --lr 1e6 --clip 0 --warmup 0 >"$out/shown" </dev/null || true
+rows "$out/shown" | grep -q '^hptrain: .*the run has diverged' || fail "expected a line of its own, given $(cat "$out/shown")"
+
+echo "== plain loops in place of oneDNN are told of, on standard error where programs read"
+HYPER_PARALLEL_PLUGINS=/nowhere "$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 1 --matmul auto >"$out/lines" 2>"$out/said"
+[ "$(grep -c '^matrix products: plain loops, .* is not in /nowhere' "$out/said")" -eq 1 ] || fail "plain loops: $(cat "$out/said")"
+"$hptrain" "${qwen3[@]}" --steps 1 --matmul plain >"$out/lines" 2>"$out/said"
+[ ! -s "$out/said" ] || fail "--matmul plain: expected nothing on standard error, given $(cat "$out/said")"
+
+# Sanitizer builds multiply with plain loops, which have no threads.
+engine=$("$hptrain" "${qwen3[@]}" --steps 0 2>/dev/null | jq -ers '.[0].matmul')
+echo "== threads that share cores sleep while they wait, unless the environment says otherwise ($engine)"
+policy() { # of OpenMP, as it reports it when it is loaded
+    OMP_DISPLAY_ENV=true "$hptrain" "${qwen3[@]}" --steps 0 --threads 512 2>&1 >/dev/null | grep -o "OMP_WAIT_POLICY = .*"
+}
+if [ "$engine" = onednn ]; then
+    [ "$(policy)" = "OMP_WAIT_POLICY = 'PASSIVE'" ] || fail "--threads: expected threads that sleep, given $(policy)"
+    [ "$(OMP_WAIT_POLICY=active policy)" = "OMP_WAIT_POLICY = 'ACTIVE'" ] || fail "--threads: expected what the environment says"
+fi
+
 echo "== JSON into a file, text on the terminal"
 on_terminal sh -c 'exec "$@" >'"$out/lines" sh "$hptrain" "${qwen3[@]}" --steps 5 >"$out/shown" </dev/null
 jq -es 'length == 8' "$out/lines" >/dev/null || fail "expected the lines in the file, given $(cat "$out/lines")"
@@ -58,6 +90,26 @@ for who in alone ranks; do
     wait $pid || fail "$who, SIGTERM: expected status 0, given $?"
     jq -es 'last | .event == "end" and .is_stopped' "$out/lines" >/dev/null || fail "$who: expected to be stopped"
     [ -s "$out/$who/latest" ] || fail "$who: expected a checkpoint"
+    jq -es 'map(select(.event == "step")) | last | has("held_out_loss") | not' "$out/lines" >/dev/null ||
+        fail "$who: expected no evaluation behind the last step"
+done
+
+echo "== asked once while it evaluates or samples: not to the end of it"
+for who in alone ranks; do
+    declare -n command=$who
+    for what in begin step; do # the first evaluation follows on the one, the sample on the other
+        much=(--eval-samples 300000)
+        [ $what = begin ] || much=(--steps 1 --sample In --sample-bytes 1000000)
+        "${command[@]}" "${much[@]}" --save "$out/$who.$what" >"$out/lines" &
+        pid=$!
+        wait_for "\"event\": \"$what\"" "$out/lines"
+        kill -INT $pid
+        wait $pid || fail "$who, SIGINT after $what: expected status 0, given $?"
+        jq -es --arg what $what 'last.is_stopped and if $what == "begin" then map(.event) == ["begin", "end"]
+            else (map(select(.event == "sample"))[0].text | length) < 1000000 end' "$out/lines" >/dev/null ||
+            fail "$who, SIGINT after $what: $(cut -c 1-300 "$out/lines")"
+        [ -s "$out/$who.$what/latest" ] || fail "$who, SIGINT after $what: expected a checkpoint"
+    done
 done
 
 # A step that lasts for minutes: only a second signal ends it before.
@@ -99,13 +151,23 @@ status=0
 [ $status -eq 130 ] || fail "Ctrl-C twice: expected status 130, given $status: $(cat "$out/shown")"
 
 echo "== ranks that were started by hand with different options are told which"
-export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000))
-RANK=1 LOCAL_RANK=1 "$hptrain" "${qwen3[@]}" --steps 2 --lr 1e-3 >"$out/said.1" 2>&1 &
-pid=$!
-status=0
-RANK=0 LOCAL_RANK=0 "$hptrain" "${qwen3[@]}" --steps 2 --lr 2e-3 >"$out/said.0" 2>&1 || status=$?
-[ $status -eq 2 ] || fail "--lr differs: expected status 2, given $status: $(cat "$out/said.0")"
-! wait $pid || fail "--lr differs: expected rank 1 to fail too"
-[ "$(cat "$out/said.0" "$out/said.1")" = \
-    "hptrain: rank 0: expected the same options on every rank, --lr differs between them" ] ||
-    fail "--lr differs: $(cat "$out/said.0" "$out/said.1")"
+export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT
+by_hand() { # WHAT STATUS SENTENCE: of the commands in of_rank_0 and of_rank_1
+    local pid status=0
+    MASTER_PORT=$((20000 + (RANDOM + $$) % 10000))
+    RANK=1 LOCAL_RANK=1 env "${of_rank_1[@]}" >"$out/said.1" 2>&1 &
+    pid=$!
+    RANK=0 LOCAL_RANK=0 env "${of_rank_0[@]}" >"$out/said.0" 2>&1 || status=$?
+    [ $status -eq "$2" ] || fail "$1 differs: expected status $2, given $status: $(cat "$out/said.0")"
+    ! wait $pid || fail "$1 differs: expected rank 1 to fail too"
+    [ "$(cat "$out/said.0" "$out/said.1")" = "hptrain: $3" ] || fail "$1 differs: $(cat "$out/said.0" "$out/said.1")"
+}
+of_rank_0=("$hptrain" "${qwen3[@]}" --steps 2 --lr 2e-3)
+of_rank_1=("$hptrain" "${qwen3[@]}" --steps 2 --lr 1e-3)
+by_hand --lr 2 "rank 0: expected the same options on every rank, --lr differs between them"
+if [ "$engine" = onednn ]; then
+    of_rank_0=("$hptrain" "${qwen3[@]}" --steps 2)
+    of_rank_1=(HYPER_PARALLEL_MATMUL=plain "${of_rank_0[@]}")
+    by_hand HYPER_PARALLEL_MATMUL 1 \
+        "rank 1: expected the engine of matrix products as on rank 0, onednn, given plain"
+fi

@@ -91,6 +91,49 @@ mkdir "$out/fresh"
 cp "$out/saved/hf/config.json" "$out/fresh"
 "$hptrain" "${run[@]}" --model "$out/fresh" --steps 1 >/dev/null || fail "config.json alone: expected first weights"
 
+grep -q '"weights": "first"' "$out/none.jsonl" && fail "--resume: expected the checkpoint's weights"
+grep -q '"weights": "checkpoint"' "$out/none.jsonl" || fail "--resume: expected it to say so"
+jq -es --arg dir "$out/saved/hf" '.[0].weights == $dir' "$out/loaded.jsonl" >/dev/null || fail "--model DIR: expected it to say so"
+
+echo "== the rate: low for weights that have learnt, as given in any case"
+first_rate() { "$hptrain" "${run[@]}" --steps 1 --warmup 0 "$@" | jq -es 'map(select(.event == "step"))[0].lr'; }
+[ "$(first_rate --model "$out/saved/hf")" = "5e-05" ] || fail "--model DIR: $(first_rate --model "$out/saved/hf")"
+[ "$(first_rate --model "$out/saved/hf" --lr 1e-3)" = "0.001" ] || fail "--lr: expected it as given"
+[ "$(first_rate --model "$out/fresh")" = "0.006" ] || fail "config.json alone: $(first_rate --model "$out/fresh")"
+
+echo "== files of a tokenizer are carried over to the export"
+cp -r "$out/saved/hf" "$out/other"
+for file in tokenizer.json merges.txt chat_template.jinja generation_config.json; do
+    printf 'the text of %s: \303\244\n' $file >"$out/other/$file"
+done
+echo "not carried" >"$out/other/notes.txt"
+"$hprun" -n 2 "$hptrain" "${run[@]}" --model "$out/other" --steps 1 --save "$out/carried" --export hf >/dev/null
+for file in tokenizer.json merges.txt chat_template.jinja generation_config.json; do
+    cmp "$out/other/$file" "$out/carried/hf/$file" || fail "--export: expected $file"
+done
+[ "$(find "$out/carried/hf" -type f | wc -l)" -eq 6 ] || fail "--export: $(ls "$out/carried/hf")"
+printf 'a\0b' >"$out/other/vocab.json"
+refused 1 "expected $out/other/vocab.json to be a text, byte 1 of it is 0" --model "$out/other" --save "$out/carried" --export hf
+
+echo "== positions of a model grow with --seq"
+"$hptrain" --hidden-size 4 --layers 1 --heads 1 --kv-heads 1 --head-dim 2 --intermediate-size 4 --seq 33000 --batch 1 \
+    --eval-samples 1 --steps 0 --save "$out/long" --export hf >/dev/null
+[ "$(jq .max_position_embeddings "$out/long/hf/config.json")" -eq 33000 ] || fail "--seq 33000: expected as many positions"
+[ "$(jq .max_position_embeddings "$out/saved/hf/config.json")" -eq 32768 ] || fail "--seq 16: expected the usual positions"
+
+echo "== weights that are not finite are not saved, even where no sample reads them"
+cp -r "$out/saved/hf" "$out/nan"
+# Byte 255 is in no text; its row of the embedding is 32 numbers of 4 bytes.
+header=$(od -An -tu8 -N8 "$out/nan/model.safetensors" | tr -d ' ')
+begin=$(head -c $((8 + header)) "$out/nan/model.safetensors" | tail -c "$header" | jq '.["model.embed_tokens.weight"].data_offsets[0]')
+printf '\0\0\300\177' | dd of="$out/nan/model.safetensors" bs=1 seek=$((8 + header + begin + 255 * 128)) conv=notrunc status=none
+"$hptrain" "${run[@]}" --model "$out/nan" --steps 0 >/dev/null || fail "a NaN that nobody reads: expected that it evaluates"
+if "$hprun" -n 2 "$hptrain" "${run[@]}" --model "$out/nan" --steps 1 --save "$out/nan.saved" --export hf >/dev/null 2>"$out/said"; then
+    fail "a NaN in the weights: expected a failure"
+fi
+[ "$(grep -c 'expected finite weights, unit embed holds -\?nan after step 1' "$out/said")" -eq 1 ] || fail "a NaN in the weights: $(cat "$out/said")"
+[ -z "$(ls "$out/nan.saved")" ] || fail "a NaN in the weights: expected nothing saved, given $(ls "$out/nan.saved")"
+
 echo "== broken directories: the file is named, and the tensor"
 broken() { # TEXT...: each is said of the model in $out/broken
     refused 1 "$1" --model "$out/broken"
@@ -104,6 +147,16 @@ model() { # a copy of the good one
     cp -r "$out/saved/hf" "$out/broken"
 }
 refused 2 'expected no --layers with --model' --model "$out/fresh" --layers 2
+model
+mv "$out/broken/model.safetensors" "$out/broken/pytorch_model.bin"
+broken "expected weights in model.safetensors or model.safetensors.index.json of --model $out/broken, found pytorch_model.bin alone"
+mv "$out/broken/pytorch_model.bin" "$out/broken/model-00001-of-00002.safetensors"
+broken "found model-00001-of-00002.safetensors alone"
+model
+ln -sf nowhere "$out/broken/model.safetensors"
+broken "found model.safetensors alone"
+ln -sf model.safetensors "$out/broken/model.safetensors"
+broken "expected to look for $out/broken/model.safetensors: "
 model
 head -c 2000 "$out/saved/hf/model.safetensors" >"$out/broken/model.safetensors"
 broken model.safetensors
