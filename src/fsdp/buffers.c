@@ -6,6 +6,7 @@
  * symmetric allocation, the same on every rank. Operations name a buffer by its id. Accumulators
  * have an id from the start and memory of this rank alone when they are first needed.
  */
+#include "agree.h"
 #include "engine.h"
 
 enum { SLICE_ALIGNMENT = 512, PARAM_ALIGNMENT = 64, N_GRAD_SLOTS = 2 };
@@ -204,7 +205,7 @@ static hp_status bind_memory(hp_fsdp *fsdp, const uint64_t *offsets, uint64_t to
 
 hp_status hpi_fsdp_take_memory(hp_fsdp *fsdp) {
     uint64_t *offsets = NULL;
-    hp_status status = take_tables(fsdp, &offsets);
+    hp_status status = hpi_agree(fsdp, take_tables(fsdp, &offsets));
     if (!status) {
         struct cutter cutter = {fsdp, offsets, 0};
         hpi_plan_param *params = fsdp->plan_params;

@@ -5,6 +5,7 @@
  * The order is: check what one rank can check alone, agree with the other ranks, take memory
  * (buffers.c), fill the shards, make plan and executor. After it a training step takes no memory.
  */
+#include "agree.h"
 #include "engine.h"
 
 #define XXH_INLINE_ALL
@@ -123,21 +124,6 @@ static uint64_t unit_fingerprint(const hp_unit *unit) {
     return h;
 }
 
-/* Exchange one word; returns the first world rank whose word differs from rank 0's, or -1. */
-static hp_status find_odd_rank(hp_fsdp *fsdp, uint64_t word, int *out_rank) {
-    const int n = hp_world_size(fsdp->world);
-    uint64_t *all = hpi_alloc((size_t)n, sizeof *all);
-    if (!all)
-        return HP_ERR_MEMORY;
-    const hp_status status = hpi_fsdp_exchange(fsdp, "hp_fsdp_commit", &word, 1, all);
-    *out_rank = -1;
-    for (int r = n - 1; r > 0 && !status; r--)
-        if (all[r] != all[0])
-            *out_rank = r;
-    hpi_free(all);
-    return status;
-}
-
 static const char *policy_name(int dtype) {
     return dtype == HP_OWN_DTYPE ? "own" : hp_dtype_name((hp_dtype)dtype);
 }
@@ -145,7 +131,7 @@ static const char *policy_name(int dtype) {
 /* Every rank walks the same path here, because all see the same words. */
 static hp_status agree_on_units(hp_fsdp *fsdp) {
     int odd = -1;
-    HP_TRY(find_odd_rank(fsdp, fsdp->n_units, &odd));
+    HP_TRY(hpi_find_odd_rank(fsdp, fsdp->n_units, &odd));
     if (odd >= 0)
         return HPI_FAIL_RANK(
             HP_ERR_MISMATCH, odd,
@@ -154,7 +140,7 @@ static hp_status agree_on_units(hp_fsdp *fsdp) {
     const hp_fsdp_config *c = &fsdp->config;
     const int64_t settings[] = {c->mode,        c->prefetch,     c->schedule,
                                 c->param_dtype, c->reduce_dtype, fsdp->n_units};
-    HP_TRY(find_odd_rank(fsdp, XXH3_64bits(settings, sizeof settings), &odd));
+    HP_TRY(hpi_find_odd_rank(fsdp, XXH3_64bits(settings, sizeof settings), &odd));
     if (odd >= 0)
         return HPI_FAIL_RANK(HP_ERR_MISMATCH, odd,
                              "expected the same mode, prefetch, schedule, param_dtype and "
@@ -162,7 +148,7 @@ static hp_status agree_on_units(hp_fsdp *fsdp) {
                              odd, hp_mode_name(c->mode), c->prefetch, (int)c->schedule,
                              policy_name(c->param_dtype), policy_name(c->reduce_dtype));
     for (uint32_t i = 0; i < fsdp->n_units; i++) {
-        HP_TRY(find_odd_rank(fsdp, unit_fingerprint(fsdp->units[i]), &odd));
+        HP_TRY(hpi_find_odd_rank(fsdp, unit_fingerprint(fsdp->units[i]), &odd));
         if (odd >= 0)
             return HPI_FAIL_RANK(HP_ERR_MISMATCH, odd,
                                  "expected unit %u (%s here) with the same parameters, shapes, "
@@ -295,7 +281,7 @@ hp_status hp_fsdp_commit(hp_fsdp *fsdp) {
     if (fsdp->is_committed || fsdp->is_failed)
         return HPI_FAIL(HP_ERR_STATE, "expected one hp_fsdp_commit, given a second");
     fsdp->is_failed = true; /* until all is well: a half-made fsdp can only be destroyed */
-    HP_TRY(hpi_fsdp_agree(fsdp, "hp_fsdp_commit", commit_alone(fsdp)));
+    HP_TRY(hpi_agree(fsdp, commit_alone(fsdp)));
     HP_TRY(agree_on_units(fsdp));
     fsdp->plan_config.prefetch =
         fsdp->config.schedule == HP_SERIAL ? 0 : (uint32_t)fsdp->config.prefetch;
@@ -310,7 +296,7 @@ hp_status hp_fsdp_commit(hp_fsdp *fsdp) {
     status = status ? status : fill_shards(fsdp);
     status = status ? status : make_plan(fsdp);
     status = status ? status : make_executor(fsdp);
-    HP_TRY(hpi_fsdp_agree(fsdp, "hp_fsdp_commit", status));
+    HP_TRY(hpi_agree(fsdp, status));
     fsdp->is_committed = true;
     fsdp->is_failed = false;
     return HP_OK;

@@ -9,6 +9,7 @@
  */
 #include "engine.h"
 
+#include <hyperparallel/coll.h>
 #include <stdio.h>
 
 enum { NOBODY = UINT32_MAX };
@@ -79,6 +80,8 @@ static hp_status take_groups(hp_fsdp *fsdp) {
     HP_TRY(hp_group_duplicate(hp_mesh_group(fsdp->mesh, shard_dim), &fsdp->reduce));
     hpi_group_set_name(fsdp->shard, "unshard");
     hpi_group_set_name(fsdp->reduce, "reduce");
+    /* a group's first collective takes memory; from here on agreeing (agree.h) takes none */
+    HP_TRY(hp_barrier(hp_world_group(fsdp->world)));
     if (fsdp->n_replicas == 1)
         return HP_OK;
     HP_TRY(hp_group_duplicate(hp_mesh_group(fsdp->mesh, 0), &fsdp->replicate));
@@ -391,52 +394,6 @@ hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context
     if (what == HPI_APPLY_UPDATE) /* gradients of weights that are no more */
         fsdp->n_unreduced = 0;
     return run_hook(fsdp, what == HPI_APPLY_UPDATE ? HPI_HOOK_UPDATE : HPI_HOOK_SCALE, NOBODY);
-}
-
-/* ---- agreeing ---------------------------------------------------------------------------- */
-
-hp_status hpi_fsdp_exchange(hp_fsdp *fsdp, const char *call, const uint64_t *words, int n_words,
-                            uint64_t *out_words) {
-    hp_group *everybody = hp_world_group(fsdp->world);
-    HP_TRY(hpi_group_enter(everybody, call));
-    const hp_status status = hpi_group_exchange(everybody, call, words, n_words, out_words);
-    hpi_group_leave(everybody);
-    return status;
-}
-
-enum { AGREE_WORDS = HPI_EXCHANGE_WORDS, AGREE_TEXT_BYTES = (AGREE_WORDS - 1) * 8 };
-
-/* The first failing rank's status and the head of its message, told by every rank. */
-static hp_status tell_failure(const hp_fsdp *fsdp, const char *call, const uint64_t *words) {
-    for (int r = 0; r < hp_world_size(fsdp->world); r++) {
-        const uint64_t *theirs = words + (size_t)r * AGREE_WORDS;
-        if (!theirs[0])
-            continue;
-        char text[AGREE_TEXT_BYTES + 1] = {0};
-        memcpy(text, theirs + 1, AGREE_TEXT_BYTES);
-        return HPI_FAIL_RANK((hp_status)(int64_t)theirs[0], r, "%s: rank %d failed: %s", call, r,
-                             text);
-    }
-    return HP_OK;
-}
-
-hp_status hpi_fsdp_agree(hp_fsdp *fsdp, const char *call, hp_status mine) {
-    hp_error error = {0};
-    uint64_t words[AGREE_WORDS] = {(uint64_t)(int64_t)mine};
-    uint64_t *all = hpi_alloc((size_t)hp_world_size(fsdp->world) * AGREE_WORDS, sizeof *all);
-    if (!all)
-        return HP_ERR_MEMORY;
-    if (mine) {
-        char text[AGREE_TEXT_BYTES] = {0};
-        hp_last_error_get(&error);
-        memcpy(text, error.message, sizeof text - 1);
-        memcpy(words + 1, text, sizeof text);
-    }
-    hp_status status = hpi_fsdp_exchange(fsdp, call, words, AGREE_WORDS, all);
-    if (!status)
-        status = mine ? hpi_error_set(&error) : tell_failure(fsdp, call, all);
-    hpi_free(all);
-    return status;
 }
 
 /* ---- looking inside ---------------------------------------------------------------------- */

@@ -175,11 +175,4 @@ hp_status hpi_fsdp_check_usable(const hp_fsdp *fsdp, const char *call);
 static inline uint32_t hpi_fsdp_step(const hp_fsdp *fsdp) {
     return fsdp->n_passes ? fsdp->n_passes - 1 : 0;
 }
-/* hpi_group_exchange over the world, one thread at a time. */
-hp_status hpi_fsdp_exchange(hp_fsdp *fsdp, const char *call, const uint64_t *words, int n_words,
-                            uint64_t *out_words);
-/* Every rank tells whether it succeeded; all fail alike when one did. `mine` is this rank's status,
- * with its record. Collective over the world; for set-up calls. */
-hp_status hpi_fsdp_agree(hp_fsdp *fsdp, const char *call, hp_status mine);
-
 #endif

@@ -9,6 +9,7 @@
  * torch.optim.SGD.
  */
 #include "optimizer.h"
+#include "agree.h"
 #include "between.h"
 #include "kernel.h"
 
@@ -217,7 +218,7 @@ hp_status hp_optimizer_create(hp_fsdp *fsdp, const char *name, const hp_optimize
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected out_optimizer, given NULL");
     hp_optimizer *o = NULL;
     hp_status status = check_config(name, chosen);
-    status = hpi_fsdp_agree(fsdp, __func__, status ? status : make(fsdp, name, chosen, &o));
+    status = hpi_agree(fsdp, status ? status : make(fsdp, name, chosen, &o));
     assert(status < 0 || o); /* all agreed, so this rank's was made */
     status = status ? status : check_equal(o);
     if (status < 0) {

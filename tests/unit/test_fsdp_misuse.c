@@ -149,6 +149,46 @@ static void other_order_on_one_rank(hp_world *world, void *argument) {
     hp_mesh_destroy(mesh);
 }
 
+/* ---- a rank without memory --------------------------------------------------------------- */
+
+/* The nth allocation of rank 1 fails; 0: none does. */
+static hp_status commit_without(hp_world *world, uint64_t nth, int64_t *out_total) {
+    hp_mesh *mesh;
+    hp_unit *unit;
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    hp_param p = vector("w", 8);
+    RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
+    hpi_alloc_fail_after(hp_world_rank(world) == 1 ? nth : 0);
+    const uint64_t before = hpi_alloc_count();
+    const hp_status status = hp_fsdp_commit(fsdp);
+    *out_total = (int64_t)(hpi_alloc_count() - before);
+    hpi_alloc_fail_after(0);
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+    return status;
+}
+
+/* Whatever a rank takes alone, before its symmetric memory or after it: nobody waits for it. */
+static void no_memory_for_commit(hp_world *world, void *argument) {
+    (void)argument;
+    enum { N_BEFORE = 8, N_AFTER = 10 };
+    int64_t total, taken;
+    RANK_OK(commit_without(world, 0, &taken)); /* takes more, once and for all */
+    RANK_OK(commit_without(world, 0, &total));
+    RANK_CHECK(total > N_BEFORE + N_AFTER);
+    for (int64_t n = 1; n <= N_BEFORE + N_AFTER; n++) {
+        const int64_t nth = n <= N_BEFORE ? n : total - N_BEFORE - N_AFTER + n;
+        RANK_FAILS(commit_without(world, (uint64_t)nth, &taken), HP_ERR_MEMORY);
+        RANK_CHECK(strstr(hp_last_error(), "rank 1: expected room for") != NULL);
+    }
+    RANK_OK(commit_without(world, 0, &taken));
+}
+
+static void test_no_memory_for_commit(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_PROCESSES, no_memory_for_commit, NULL);
+}
+
 /* ---- fewer microbatches on one rank (A12) ------------------------------------------------ */
 
 static hp_status run_pass(hp_fsdp *fsdp, hp_unit *unit, hp_pass pass) {
@@ -478,6 +518,7 @@ int main(void) {
         cmocka_unit_test(test_ranks_disagree),
         cmocka_unit_test(test_other_order_on_one_rank),
         cmocka_unit_test(test_other_options_on_one_rank),
+        cmocka_unit_test(test_no_memory_for_commit),
         cmocka_unit_test(test_fewer_microbatches),
         cmocka_unit_test(test_calls_out_of_order),
         cmocka_unit_test(test_too_many_in_use),
