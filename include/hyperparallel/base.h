@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * base.h - status codes, the error record, data types, the version.
+ * base.h - status codes, the error record, data types and their conversion, the version.
  *
  * Every function of the library that can fail returns an hp_status: 0 is done, positive is "not
  * yet", negative has failed. The first function that knows the cause writes a record that the
@@ -107,6 +107,13 @@ const char *hp_dtype_name(hp_dtype dtype);
 
 /* The dtype of that name. Returns HP_ERR_ARGUMENT, listing the names, for any other text. */
 HP_MUST_CHECK hp_status hp_dtype_parse(const char *name, hp_dtype *out_dtype);
+
+/* out[k] = in[k] as the other type, rounded once to nearest even: fp64, fp32 and bf16 among each
+ * other; a type to itself is copied, whichever it is. in, out: [count], at any address, in place
+ * (in == out) or apart. Threads: any. Errors: ARGUMENT (NULL, an overlap, no dtype), UNSUPPORTED.
+ */
+HP_MUST_CHECK hp_status hp_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype,
+                                   uint64_t count);
 
 /* "0.1.0", of the library that is loaded. */
 const char *hp_version(void);

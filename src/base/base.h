@@ -102,6 +102,10 @@ static inline uint16_t hpi_fp32_to_bf16(float f) {
     return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
+/* hp_convert for callers whose operands are known to be good. */
+hp_status hpi_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype,
+                      uint64_t count);
+
 /* The type in which contributions of `dtype` are summed: fp64 for fp64, itself for integers, else
  * fp32. */
 hp_dtype hpi_sum_dtype(hp_dtype dtype);

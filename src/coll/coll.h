@@ -58,10 +58,4 @@ enum {
 };
 extern const hp_kind hpi_coll_kinds[HPI_N_COLL_KINDS];
 
-/* Kernels, for those who add and convert outside a collective. out may equal a or in.
- * hpi_convert: element by element, rounded to nearest even; dtypes fp64, fp32, bf16 among each
- * other. */
-hp_status hpi_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype,
-                      uint64_t count);
-
 #endif

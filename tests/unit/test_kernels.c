@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_kernels.c - conversions and the tree sum, without ranks.
+ * test_kernels.c - the tree sum, without ranks.
  *
- * Conversions over every bf16 value and over fp64 and fp32 values next to the ties, against a
- * reference that compares distances; in place both ways. The tree for up to 40 inputs, so that
- * every shape of its recursion is met, at odd addresses and with every remainder of a vector.
+ * The tree for up to 40 inputs, so that every shape of its recursion is met, at odd addresses and
+ * with every remainder of a vector.
  */
 #include "coll/coll.h"
 #include "coll/kernels.h"
@@ -16,105 +15,6 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
-
-enum { N_BF16 = 65536, N_WIDE = 20000 };
-
-/* ---- conversions ---- */
-
-/* fp64 to bf16 by distances; exact in long double, whose 64-bit significand holds all of them. */
-static uint16_t nearest_bf16(double d) {
-    uint16_t h = oracle_to_bf16((float)d); /* at most a step off */
-    if (isnan(d) || isinf(oracle_from_bf16(h)))
-        return h;
-    uint16_t best = h;
-    for (int step = -1; step <= 1; step++) {
-        const uint16_t c = (uint16_t)(h + step);
-        if ((c ^ h) & 0x8000 || isnan(oracle_from_bf16(c)))
-            continue;
-        const long double far = fabsl((long double)d - (long double)oracle_from_bf16(c));
-        const long double near = fabsl((long double)d - (long double)oracle_from_bf16(best));
-        if (far < near || (far == near && c % 2 == 0))
-            best = c;
-    }
-    return best;
-}
-
-static void check_bf16(uint16_t got, uint16_t expected) {
-    uint64_t first;
-    if (!oracle_same(HP_BF16, &got, &expected, 1, &first))
-        fail_msg("expected %04x, got %04x", expected, got);
-}
-
-static void test_every_bf16(void **state) {
-    static uint16_t in[N_BF16], back[N_BF16];
-    static float f[N_BF16];
-    static double d[N_BF16];
-    (void)state;
-    for (int i = 0; i < N_BF16; i++)
-        in[i] = (uint16_t)i;
-    assert_int_equal(hpi_convert(in, HP_BF16, f, HP_FP32, N_BF16), HP_OK);
-    assert_int_equal(hpi_convert(in, HP_BF16, d, HP_FP64, N_BF16), HP_OK);
-    for (int i = 0; i < N_BF16; i++) {
-        const float expected = oracle_from_bf16((uint16_t)i);
-        assert_true(isnan(expected) ? isnan(f[i]) && isnan(d[i])
-                                    : memcmp(&f[i], &expected, 4) == 0 && d[i] == (double)expected);
-    }
-    assert_int_equal(hpi_convert(f, HP_FP32, back, HP_BF16, N_BF16), HP_OK);
-    for (int i = 0; i < N_BF16; i++)
-        check_bf16(back[i], in[i]);
-    assert_int_equal(hpi_convert(d, HP_FP64, back, HP_BF16, N_BF16), HP_OK);
-    for (int i = 0; i < N_BF16; i++)
-        check_bf16(back[i], in[i]);
-}
-
-/* The tie above every finite bf16, and its neighbours in fp64 and in fp32. */
-static void test_ties(void **state) {
-    (void)state;
-    for (uint32_t h = 0; h < N_BF16; h++) {
-        const uint32_t bits = h << 16 | 0x8000U;
-        float tie;
-        memcpy(&tie, &bits, sizeof tie);
-        if ((h & 0x7fff) >= 0x7f80)
-            continue;
-        const double values[] = {tie, nextafter(tie, INFINITY), nextafter(tie, -INFINITY),
-                                 nextafterf(tie, INFINITY), nextafterf(tie, -INFINITY)};
-        uint16_t got[5];
-        assert_int_equal(hpi_convert(values, HP_FP64, got, HP_BF16, 5), HP_OK);
-        for (int i = 0; i < 5; i++)
-            if ((h & 0x7fff) < 0x7f7f) /* above, the next one is an infinity */
-                check_bf16(got[i], nearest_bf16(values[i]));
-        float narrow[5];
-        assert_int_equal(hpi_convert(values, HP_FP64, narrow, HP_FP32, 5), HP_OK);
-        for (int i = 0; i < 5; i++)
-            assert_true(narrow[i] == (float)values[i]);
-        assert_int_equal(hpi_convert(narrow, HP_FP32, got, HP_BF16, 5), HP_OK);
-        for (int i = 0; i < 5; i++)
-            check_bf16(got[i], oracle_to_bf16(narrow[i]));
-    }
-}
-
-static void test_convert_in_place(void **state) {
-    static const hp_dtype dtypes[] = {HP_FP64, HP_FP32, HP_BF16};
-    static unsigned char data[N_WIDE * 8], apart[N_WIDE * 8];
-    (void)state;
-    for (int i = 0; i < 3; i++)
-        for (int k = 0; k < 3; k++) {
-            oracle_fill(dtypes[i], data, N_WIDE, (uint64_t)(i * 3 + k));
-            assert_int_equal(hpi_convert(data, dtypes[i], apart, dtypes[k], N_WIDE), HP_OK);
-            assert_int_equal(hpi_convert(data, dtypes[i], data, dtypes[k], N_WIDE), HP_OK);
-            assert_memory_equal(data, apart, N_WIDE * hp_dtype_size(dtypes[k]));
-        }
-}
-
-static void test_convert_refuses(void **state) {
-    uint64_t a = 1, b = 2;
-    (void)state;
-    assert_int_equal(hpi_convert(&a, HP_FP16, &b, HP_FP32, 1), HP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(hp_last_error(), "fp16"));
-    assert_int_equal(hpi_convert(&a, HP_INT64, &b, HP_FP64, 1), HP_ERR_UNSUPPORTED);
-    assert_int_equal(hpi_convert(&a, HP_INT64, &b, HP_INT64, 1), HP_OK);
-    assert_int_equal(b, 1);
-}
 
 /* ---- the tree ---- */
 
@@ -195,10 +95,6 @@ static void test_table(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_bf16),
-        cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_convert_in_place),
-        cmocka_unit_test(test_convert_refuses),
         cmocka_unit_test(test_tree),
         cmocka_unit_test(test_special_pairs),
         cmocka_unit_test(test_table),

@@ -6,7 +6,7 @@
  * time goes through a small buffer, from the end when elements grow, so that nothing is overwritten
  * before it was read.
  */
-#include "inside.h"
+#include "base.h"
 
 typedef double any_fp64 __attribute__((aligned(1), may_alias));
 typedef float any_fp32 __attribute__((aligned(1), may_alias));
@@ -88,4 +88,33 @@ hp_status hpi_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out
     else if (loop)
         loop(in, out, count);
     return HP_OK;
+}
+
+static hp_status check_operands(const void *in, uint64_t in_bytes, const void *out,
+                                uint64_t out_bytes) {
+    const uintptr_t from = (uintptr_t)in, to = (uintptr_t)out;
+    const bool is_apart = from < to ? to - from >= in_bytes : from - to >= out_bytes;
+    if (!in || !out)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected elements and a place for them, given NULL");
+    if (in != out && !is_apart)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected in and out to be the same or apart, given %llu and %llu bytes "
+                        "that overlap",
+                        (unsigned long long)in_bytes, (unsigned long long)out_bytes);
+    return HP_OK;
+}
+
+hp_status hp_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype,
+                     uint64_t count) {
+    const uint64_t in_size = hp_dtype_size(in_dtype), out_size = hp_dtype_size(out_dtype);
+    uint64_t in_bytes, out_bytes;
+    if (!in_size || !out_size)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected two of hp_dtype, given %d and %d", (int)in_dtype,
+                        (int)out_dtype);
+    if (!hpi_multiply(count, in_size, &in_bytes) || !hpi_multiply(count, out_size, &out_bytes))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected elements that fit in memory, given %llu",
+                        (unsigned long long)count);
+    if (count)
+        HP_TRY(check_operands(in, in_bytes, out, out_bytes));
+    return hpi_convert(in, in_dtype, out, out_dtype, count);
 }
