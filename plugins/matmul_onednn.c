@@ -314,7 +314,8 @@ static hp_status check_host(const hpi_matmul_host *host) {
     static const int mine[] = {HP_VERSION_MAJOR, HP_VERSION_MINOR, HP_VERSION_PATCH};
     char version[48];
     snprintf(version, sizeof version, "%d.%d.%d", mine[0], mine[1], mine[2]);
-    if (host->size != sizeof *host || strcmp(host->version, version) != 0)
+    if (host->size != sizeof *host || host->engine_size != sizeof(hp_matmul) ||
+        strcmp(host->version, version) != 0)
         return host->fail(HP_ERR_VERSION, NULL,
                           "expected matmul_onednn.so of the library's version, %s, given %s",
                           host->version, version);

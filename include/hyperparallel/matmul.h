@@ -21,6 +21,7 @@ extern "C" {
 
 /* C = A B, or C += A B: A is [m][k], B is [k][n], C is [m][n], row-major. */
 typedef struct hp_matmul_args {
+    size_t size;        /* sizeof(hp_matmul_args) */
     int64_t m, n, k;    /* any may be 0; k = 0 gives zeros (or leaves C, when accumulating) */
     hp_dtype dtype;     /* of A and B: fp32, bf16, fp64 */
     hp_dtype out_dtype; /* of C: dtype, or fp32 where dtype is bf16 */
@@ -31,7 +32,10 @@ typedef struct hp_matmul_args {
     void *c;
     int64_t lda, ldb, ldc; /* elements from a row in memory to the next one */
 } hp_matmul_args;
+#define HP_MATMUL_ARGS_INIT                                                                        \
+    { sizeof(hp_matmul_args), 0, 0, 0, HP_FP32, HP_FP32, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
+/* Who fills one leaves what is not named here zero. */
 typedef struct hp_matmul hp_matmul;
 struct hp_matmul {
     size_t size;      /* sizeof(hp_matmul) */
@@ -40,18 +44,23 @@ struct hp_matmul {
     void (*close)(hp_matmul *matmul); /* NULL: nothing to give back */
     int n_threads;                    /* that one product may use */
     void *state;                      /* the engine's own */
+    const char *note; /* why "auto" gave plain, for people; else NULL. Valid until the close */
+    int is_busy;      /* the library's own: a product runs */
 };
 
-/* name: "plain", "onednn", or "auto": onednn where it can be loaded, else plain; NULL takes the
- * option HYPER_PARALLEL_MATMUL. n_threads: 1 or more; plain uses one. Errors: ARGUMENT (listing the
- * names), UNSUPPORTED when onednn is asked for and cannot be loaded, saying where it was looked
- * for. Several threads wait for each other as OpenMP's do: where ranks share cores, set
- * OMP_WAIT_POLICY=passive. Owns: the caller. Threads: one at a time per engine. */
+/* name: "plain", "onednn", or "auto": onednn where it can be loaded, else plain, whose note says
+ * why; NULL takes the option HYPER_PARALLEL_MATMUL. n_threads: 1 or more; plain uses one. Errors:
+ * ARGUMENT (listing the names); UNSUPPORTED, saying where it was looked for, when onednn is asked
+ * for and cannot be loaded, by auto too where HYPER_PARALLEL_PLUGINS is set; VERSION when the
+ * plug-in is another release's; MEMORY; SYSTEM when oneDNN itself fails. Several threads wait for
+ * each other as OpenMP's do: where ranks share cores, set OMP_WAIT_POLICY=passive. Owns: the
+ * caller. Threads: one at a time per engine. */
 HP_MUST_CHECK hp_status hp_matmul_open(const char *name, int n_threads, hp_matmul **out_matmul);
 /* What hp_matmul_open gave. Takes NULL. */
 void hp_matmul_close(hp_matmul *matmul);
 
-/* Errors: ARGUMENT (sizes, strides below a row, dtypes), and those of the engine. */
+/* Errors: VERSION (args not from HP_MATMUL_ARGS_INIT), ARGUMENT (sizes, strides below a row,
+ * dtypes), BUSY when another thread's product runs on this engine, and those of the engine. */
 HP_MUST_CHECK hp_status hp_matmul_run(hp_matmul *matmul, const hp_matmul_args *args);
 
 #ifdef __cplusplus

@@ -129,7 +129,8 @@ typedef struct result {
 } result;
 
 static hp_status multiply(const block *b, matrix x, matrix y, result r) {
-    const hp_matmul_args args = {.m = (int64_t)r.m,
+    const hp_matmul_args args = {.size = sizeof args,
+                                 .m = (int64_t)r.m,
                                  .n = (int64_t)r.n,
                                  .k = (int64_t)r.k,
                                  .dtype = b->a->dtype,

@@ -11,8 +11,13 @@
 enum { WIDE_ELEMENTS = 1 << 16 }; /* of a band: it stays in the second-level cache */
 
 static hp_matmul_args args_of(const qwen3_linear *l, size_t m, size_t n, size_t k) {
-    return (hp_matmul_args){
-        .m = (int64_t)m, .n = (int64_t)n, .k = (int64_t)k, .dtype = l->s->dtype, .ldc = (int64_t)n};
+    hp_matmul_args args = HP_MATMUL_ARGS_INIT;
+    args.m = (int64_t)m;
+    args.n = (int64_t)n;
+    args.k = (int64_t)k;
+    args.dtype = l->s->dtype;
+    args.ldc = (int64_t)n;
+    return args;
 }
 
 static int64_t y_step(const qwen3_linear *l) {

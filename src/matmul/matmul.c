@@ -10,38 +10,57 @@
 #include "../base/base.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
-static hp_status open_plain(const char *plugins, int n_threads, hp_matmul *out) {
+/* What hp_matmul_open gives: the engine, and room for its note. */
+typedef struct opened {
+    hp_matmul engine;
+    char note[sizeof((hp_error *)0)->message];
+} opened;
+
+static hp_status open_plain(const char *plugins, int n_threads, opened *out) {
     (void)plugins;
     (void)n_threads;
-    return hpi_matmul_open_plain(out);
+    return hpi_matmul_open_plain(&out->engine);
 }
 
-static hp_status open_onednn(const char *plugins, int n_threads, hp_matmul *out) {
-    return hpi_matmul_open_plugin(plugins, "matmul_onednn.so", n_threads, out);
+static hp_status open_onednn(const char *plugins, int n_threads, opened *out) {
+    return hpi_matmul_open_plugin(plugins, "matmul_onednn.so", n_threads, &out->engine);
 }
 
-/* Sanitizers see nothing of generated code, so there the best engine is plain. */
-static hp_status open_auto(const char *plugins, int n_threads, hp_matmul *out) {
-#ifndef HP_PLAIN_KERNELS
-    hp_error before;
+static hp_status open_plain_because(const char *why, opened *out) {
+    HP_TRY(hpi_matmul_open_plain(&out->engine));
+    snprintf(out->note, sizeof out->note, "%s", why);
+    out->engine.note = out->note;
+    return HP_OK;
+}
+
+/* Whoever names a folder of plug-ins wants what is in it. */
+static hp_status open_auto(const char *plugins, int n_threads, opened *out) {
+#ifdef HP_PLAIN_KERNELS
+    (void)plugins;
+    (void)n_threads;
+    return open_plain_because("sanitizers see nothing of generated code", out);
+#else
+    hp_error before, why;
     hp_last_error_get(&before);
     const hp_status status = open_onednn(plugins, n_threads, out);
-    if (status != HP_ERR_UNSUPPORTED)
+    if (status != HP_ERR_UNSUPPORTED || *plugins)
         return status;
+    hp_last_error_get(&why);
     hpi_error_set(&before); /* not a failure of the caller's */
+    return open_plain_because(why.message, out);
 #endif
-    return open_plain(plugins, n_threads, out);
 }
 
 static const struct {
     const char *name;
-    hp_status (*open)(const char *plugins, int n_threads, hp_matmul *out);
+    hp_status (*open)(const char *plugins, int n_threads, opened *out);
 } engines[] = {{"auto", open_auto}, {"plain", open_plain}, {"onednn", open_onednn}};
 enum { N_ENGINES = sizeof engines / sizeof *engines };
 
 static hp_status open_named(const char *name, const hpi_options *options, int n_threads,
-                            hp_matmul *out) {
+                            opened *out) {
     for (size_t i = 0; i < N_ENGINES; i++)
         if (strcmp(name, engines[i].name) == 0)
             return engines[i].open(options->plugins, n_threads, out);
@@ -56,15 +75,15 @@ hp_status hp_matmul_open(const char *name, int n_threads, hp_matmul **out_matmul
     if (n_threads < 1)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected 1 thread or more, given %d", n_threads);
     HP_TRY(hpi_options_load(&options));
-    hp_matmul *matmul = hpi_alloc(1, sizeof *matmul);
-    if (!matmul)
+    opened *out = hpi_alloc(1, sizeof *out);
+    if (!out)
         return HP_ERR_MEMORY;
-    const hp_status status = open_named(name ? name : options.matmul, &options, n_threads, matmul);
+    const hp_status status = open_named(name ? name : options.matmul, &options, n_threads, out);
     if (status < 0) {
-        hpi_free(matmul);
+        hpi_free(out);
         return status;
     }
-    *out_matmul = matmul;
+    *out_matmul = &out->engine; /* where `out` begins: hp_matmul_close frees both */
     return HP_OK;
 }
 
@@ -105,6 +124,10 @@ static hp_status check(const hp_matmul *matmul, const hp_matmul_args *p) {
     if (matmul->size != sizeof *matmul || !matmul->run)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected an engine of %zu bytes with a run, given %zu%s",
                         sizeof *matmul, matmul->size, matmul->run ? "" : " and no run");
+    if (p->size != sizeof *p)
+        return HPI_FAIL(HP_ERR_VERSION,
+                        "expected hp_matmul_args of %zu bytes, given %zu: use HP_MATMUL_ARGS_INIT",
+                        sizeof *p, p->size);
     if (p->m < 0 || p->n < 0 || p->k < 0)
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected sizes of 0 or more, given m %" PRId64 " n %" PRId64 " k %" PRId64,
@@ -122,8 +145,7 @@ static void fill_zeros(const hp_matmul_args *p) {
         memset((char *)p->c + (size_t)(i * p->ldc) * width, 0, (size_t)p->n * width);
 }
 
-hp_status hp_matmul_run(hp_matmul *matmul, const hp_matmul_args *args) {
-    HP_TRY(check(matmul, args));
+static hp_status multiply(hp_matmul *matmul, const hp_matmul_args *args) {
     if (args->m == 0 || args->n == 0)
         return HP_OK;
     if (args->k > 0)
@@ -131,4 +153,16 @@ hp_status hp_matmul_run(hp_matmul *matmul, const hp_matmul_args *args) {
     if (!args->accumulate)
         fill_zeros(args);
     return HP_OK;
+}
+
+/* The flag is a plain int, because the header that holds it is C++ too. Its acquire pairs with the
+ * release of the product before, whoever's that was. */
+hp_status hp_matmul_run(hp_matmul *matmul, const hp_matmul_args *args) {
+    HP_TRY(check(matmul, args));
+    if (__atomic_exchange_n(&matmul->is_busy, 1, __ATOMIC_ACQUIRE))
+        return HPI_FAIL(HP_ERR_BUSY, "expected one product at a time, another runs on engine %s",
+                        matmul->name ? matmul->name : "(no name)");
+    const hp_status status = multiply(matmul, args);
+    __atomic_store_n(&matmul->is_busy, 0, __ATOMIC_RELEASE);
+    return status;
 }

@@ -15,6 +15,7 @@
 /* What a plug-in gets; it takes a copy. */
 typedef struct hpi_matmul_host {
     size_t size;         /* sizeof(hpi_matmul_host) */
+    size_t engine_size;  /* sizeof(hp_matmul), what out_matmul has room for */
     const char *version; /* of the library; a plug-in of another one refuses */
     hp_status (*fail)(hp_status status, const char *call, const char *format, ...)
         __attribute__((format(printf, 3, 4)));

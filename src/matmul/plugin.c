@@ -72,6 +72,7 @@ static void look_everywhere(search *s) {
 
 static hp_status open_loaded(void *handle, const char *file, int n_threads, hp_matmul *out) {
     const hpi_matmul_host host = {.size = sizeof host,
+                                  .engine_size = sizeof *out,
                                   .version = hp_version(),
                                   .fail = hp_error_set,
                                   .alloc = hpi_alloc_aligned,

@@ -364,7 +364,8 @@ static hp_status fail_later(hp_matmul *matmul, const hp_matmul_args *args) {
 
 static void test_errors_are_passed_on(void **state) {
     int left = 0;
-    hp_matmul broken = {sizeof broken, "broken", fail_later, NULL, 1, &left};
+    hp_matmul broken = {
+        .size = sizeof broken, .name = "broken", .run = fail_later, .n_threads = 1, .state = &left};
     problem p = problem_create(&broken, &shapes[2], HP_FP32, 1);
     void **x = p.arrays;
     (void)state;

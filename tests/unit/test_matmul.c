@@ -110,7 +110,8 @@ typedef struct layout {
 } layout;
 
 static hp_matmul_args fill_all(const layout *l, size_t shift) {
-    hp_matmul_args p = {l->m,
+    hp_matmul_args p = {sizeof p,
+                        l->m,
                         l->n,
                         l->k,
                         l->dtype,
@@ -268,9 +269,9 @@ static void test_empty(void **state) {
     const float y[6] = {7, 7, 7, 7, 7, 7};
     (void)state;
     hp_matmul *engine = open_or_fail("plain", 1);
-    hp_matmul_args p = {0, 3, 2, HP_FP32, HP_FP32, 0, 0, 0, NULL, y, NULL, 2, 3, 3};
+    hp_matmul_args p = {sizeof p, 0, 3, 2, HP_FP32, HP_FP32, 0, 0, 0, NULL, y, NULL, 2, 3, 3};
     assert_int_equal(hp_matmul_run(engine, &p), HP_OK);
-    p = (hp_matmul_args){2, 2, 0, HP_FP32, HP_FP32, 0, 0, 1, NULL, NULL, x, 0, 2, 3};
+    p = (hp_matmul_args){sizeof p, 2, 2, 0, HP_FP32, HP_FP32, 0, 0, 1, NULL, NULL, x, 0, 2, 3};
     assert_int_equal(hp_matmul_run(engine, &p), HP_OK);
     assert_true(x[0] == 1 && x[4] == 5); /* nothing was added */
     p.accumulate = 0;
@@ -288,7 +289,8 @@ static void expect(hp_status status, hp_status expected, const char *said) {
 
 static void test_refuses(void **state) {
     float x[16] = {0};
-    const hp_matmul_args good = {2, 2, 2, HP_FP32, HP_FP32, 0, 0, 0, x, x + 4, x + 8, 2, 2, 2};
+    const hp_matmul_args good = {sizeof good, 2, 2,     2,     HP_FP32, HP_FP32, 0, 0,
+                                 0,           x, x + 4, x + 8, 2,       2,       2};
     (void)state;
     hp_matmul *engine = open_or_fail("plain", 1);
     hp_matmul_args p = good;
@@ -318,6 +320,9 @@ static void test_refuses(void **state) {
     p = good;
     p.c = NULL;
     expect(hp_matmul_run(engine, &p), HP_ERR_ARGUMENT, "c of 2 x 2, given NULL");
+    p = good;
+    p.size = 0;
+    expect(hp_matmul_run(engine, &p), HP_ERR_VERSION, "HP_MATMUL_ARGS_INIT");
     hp_matmul wrong = *engine;
     wrong.size = 4;
     expect(hp_matmul_run(&wrong, &good), HP_ERR_ARGUMENT, "given 4");
@@ -335,6 +340,20 @@ static void test_open_refuses(void **state) {
     assert_null(engine);
 }
 
+static void expect_auto(hp_status expected, const char *said) {
+    hp_matmul *engine = NULL;
+#ifdef HP_PLAIN_KERNELS
+    (void)expected;
+    (void)said;
+    engine = open_or_fail("auto", 1);
+    assert_non_null(strstr(engine->note, "sanitizers"));
+    hp_matmul_close(engine);
+#else
+    expect(hp_matmul_open("auto", 1, &engine), expected, said);
+    assert_null(engine);
+#endif
+}
+
 static void test_missing_plugin(void **state) {
     hp_matmul *engine = NULL;
     const char *given = getenv("HYPER_PARALLEL_PLUGINS");
@@ -343,11 +362,10 @@ static void test_missing_plugin(void **state) {
     setenv("HYPER_PARALLEL_PLUGINS", scratch, 1);
     expect(hp_matmul_open("onednn", 1, &engine), HP_ERR_UNSUPPORTED, scratch);
     assert_null(engine);
-    engine = open_or_fail("auto", 1);
-    assert_string_equal(engine->name, "plain");
-    hp_matmul_close(engine);
+    expect_auto(HP_ERR_UNSUPPORTED, scratch); /* a folder that was named is meant */
     scratch_write("matmul_onednn.so", "no shared object");
     expect(hp_matmul_open("onednn", 1, &engine), HP_ERR_UNSUPPORTED, "could not be loaded");
+    expect_auto(HP_ERR_UNSUPPORTED, "could not be loaded");
     unsetenv("HYPER_PARALLEL_PLUGINS");
     if (real)
         setenv("HYPER_PARALLEL_PLUGINS", real, 1);
@@ -376,6 +394,10 @@ static void test_auto(void **state) {
     assert_string_equal(engine->name, is_there ? "onednn" : "plain");
 #endif
     assert_true(is_there || strstr(hp_last_error(), "matmul_onednn.so"));
+    if (strcmp(engine->name, "plain") == 0)
+        assert_true(engine->note && *engine->note);
+    else
+        assert_null(engine->note);
     hp_matmul_close(onednn);
     hp_matmul_close(engine);
 }
@@ -474,8 +496,8 @@ static void *run_rank(void *argument) {
     if (r->status < 0)
         return NULL;
     for (int64_t k = 1; k <= SIDE && r->status == HP_OK; k++) {
-        const hp_matmul_args p = {SIDE, SIDE,     k,        HP_FP32, HP_FP32, 0,    1,
-                                  1,    a.memory, b.memory, r->out,  SIDE,    SIDE, SIDE};
+        const hp_matmul_args p = {sizeof p, SIDE,     SIDE,     k,      HP_FP32, HP_FP32, 0,   1,
+                                  1,        a.memory, b.memory, r->out, SIDE,    SIDE,    SIDE};
         r->status = hp_matmul_run(engine, &p);
     }
     hp_matmul_close(engine);
@@ -493,6 +515,38 @@ static void test_ranks_as_threads(void **state) {
         pthread_join(ranks[i].thread, NULL);
         assert_int_equal(ranks[i].status, HP_OK);
         assert_memory_equal(ranks[i].out, ranks[0].out, sizeof ranks[0].out);
+    }
+}
+
+/* While a product runs, another thread's is refused. */
+static hp_status second_status;
+
+static void *run_second(void *argument) {
+    float x[3] = {0};
+    const hp_matmul_args p = {sizeof p, 1,     1,     1,     HP_FP32, HP_FP32, 0, 0,
+                              0,        &x[0], &x[1], &x[2], 1,       1,       1};
+    second_status = hp_matmul_run(argument, &p);
+    return NULL;
+}
+
+static hp_status run_both(hp_matmul *matmul, const hp_matmul_args *p) {
+    pthread_t second;
+    (void)p;
+    assert_int_equal(pthread_create(&second, NULL, run_second, matmul), 0);
+    pthread_join(second, NULL);
+    return HP_OK;
+}
+
+static void test_one_at_a_time(void **state) {
+    float x[3] = {2, 3, 0};
+    const hp_matmul_args p = {sizeof p, 1,     1,     1,     HP_FP32, HP_FP32, 0, 0,
+                              0,        &x[0], &x[1], &x[2], 1,       1,       1};
+    hp_matmul engine = {.size = sizeof engine, .name = "both", .run = run_both, .n_threads = 1};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        second_status = HP_OK;
+        assert_int_equal(hp_matmul_run(&engine, &p), HP_OK);
+        assert_int_equal(second_status, HP_ERR_BUSY);
     }
 }
 
@@ -547,6 +601,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_warm_calls_take_nothing),
         cmocka_unit_test(test_many_shapes),
         cmocka_unit_test(test_ranks_as_threads),
+        cmocka_unit_test(test_one_at_a_time),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_other_processors),
         cmocka_unit_test(test_onednn_threaded), /* from here on this process has threads */
