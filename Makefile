@@ -24,8 +24,10 @@ test: ## every quick test (CI runs this)
 	@tools/build.sh $(BUILD)
 	@tools/run_tests.sh $(BUILD) -L quick
 
-soak: ## (not yet) the long tests; test_*_full programs, of which there are none
-	@echo "make soak: not there yet; it comes with the first test_*_full" >&2; exit 2
+soak: ## the long tests, test_*_full
+	@tools/setup.sh build test
+	@tools/build.sh $(BUILD)
+	@tools/run_tests.sh $(BUILD) -L full
 
 lint: ## format, static analysis, spelling, the rooms' layers, a build with clang
 	@tools/setup.sh build test lint

@@ -24,6 +24,7 @@ typedef struct small_config {
     hp_fsdp_config fsdp;
     const char *matmul;
     int n_replicas, n_shards, n_accumulate;
+    const char *optimizer;
     double learning_rate, max_norm;
 } small_config;
 
@@ -46,8 +47,8 @@ typedef struct small {
 
 /* Odd sizes, grouped heads, and weights large enough that attention is not uniform. */
 static inline small_config small_config_init(void) {
-    small_config c = {{0}, QWEN3_OPTIONS_INIT, HP_FSDP_CONFIG_INIT, SMALL_MATMUL, 1, 1, 1, 1e-2,
-                      1.0};
+    small_config c = {
+        {0}, QWEN3_OPTIONS_INIT, HP_FSDP_CONFIG_INIT, SMALL_MATMUL, 1, 1, 1, "adamw", 1e-2, 1.0};
     c.model = (qwen3_config)QWEN3_CONFIG_INIT;
     c.model.vocab_size = 29;
     c.model.hidden_size = 20;
@@ -63,6 +64,16 @@ static inline small_config small_config_init(void) {
     return c;
 }
 
+/* sgd: with momentum, so that it has a state too. */
+static inline hp_optimizer *small_optimizer(hp_fsdp *fsdp, const small_config *config) {
+    hp_optimizer_config optimizer_config = HP_OPTIMIZER_CONFIG_INIT;
+    hp_optimizer *optimizer;
+    if (strcmp(config->optimizer, "sgd") == 0)
+        optimizer_config.momentum = 0.9;
+    RANK_OK(hp_optimizer_create(fsdp, config->optimizer, &optimizer_config, &optimizer));
+    return optimizer;
+}
+
 /* The mesh is what the config says; where it has one rank, so has the world. */
 static inline small small_begin(hp_world *world, const small_config *config) {
     small s = {.config = config, .world = world};
@@ -73,7 +84,7 @@ static inline small small_begin(hp_world *world, const small_config *config) {
     options.matmul = s.matmul;
     RANK_OK(qwen3_create(s.fsdp, &config->model, &options, &s.model));
     RANK_OK(hp_fsdp_commit(s.fsdp));
-    RANK_OK(hp_optimizer_create(s.fsdp, "adamw", NULL, &s.optimizer));
+    s.optimizer = small_optimizer(s.fsdp, config);
     return s;
 }
 

@@ -2,9 +2,9 @@
  *
  * test_qwen3_bits.c - SPEC A9 for the real model: a global batch has the same bits in every mesh.
  *
- * Losses, gradients of every step and final weights of several clipped AdamW steps, in fp32 and in
- * bf16, over meshes, executors and prefetch. Other numbers of ranks add in another order: within
- * 1e-5.
+ * Losses, gradients of every step and final weights of 20 clipped steps of AdamW and of SGD, in
+ * fp32 and in bf16, over meshes, and of a few steps over executors and prefetch. Other numbers of
+ * ranks add in another order: within 1e-5. test_qwen3_bits_full.c takes each with each.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,143 +13,89 @@
 
 #include <cmocka.h>
 
-#include "small_qwen3.h"
+#include "qwen3_bits.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { STEPS = 3, MOST_STEPS = 32 };
-
-typedef struct job {
-    small_config config;
-    double losses[STEPS];        /* of rank 0, as the digests */
-    uint64_t gradients, weights; /* digests */
-} job;
-
-static job job_init(void) {
-    return (job){.config = small_config_init()};
-}
-
-static void train_body(hp_world *world, void *argument) {
-    job *j = argument, mine = {0};
-    small s = small_begin(world, &j->config);
-    for (int step = 0; step < STEPS; step++) {
-        mine.losses[step] = small_gradients(&s, step);
-        mine.gradients = mine.gradients * 31 + small_digest(&s, true);
-        double norm;
-        RANK_OK(hp_clip_grad_norm(s.fsdp, j->config.max_norm, 2.0, &norm));
-        RANK_OK(hp_optimizer_step(s.optimizer, j->config.learning_rate));
-    }
-    mine.weights = small_digest(&s, false);
-    small_end(&s);
-    if (hp_world_rank(world) == 0) {
-        memcpy(j->losses, mine.losses, sizeof mine.losses);
-        j->gradients = mine.gradients;
-        j->weights = mine.weights;
-    }
-}
-
-static void train(job *j) {
-    ranks_run(j->config.n_replicas * j->config.n_shards, RANKS_THREADS, train_body, j);
-}
-
-static void expect_same_bits(const job *a, const job *b) {
-    for (int step = 0; step < STEPS; step++)
-        if (a->losses[step] != b->losses[step])
-            fail_msg("step %d: loss %.17g of (%d,%d), %.17g of (%d,%d) with prefetch %d", step,
-                     a->losses[step], a->config.n_replicas, a->config.n_shards, b->losses[step],
-                     b->config.n_replicas, b->config.n_shards, b->config.fsdp.prefetch);
-    assert_int_equal(a->gradients, b->gradients);
-    assert_int_equal(a->weights, b->weights);
-}
-
-/* Returns the first job's losses. */
-static job check_meshes(job base) {
-    static const int meshes[][2] = {{1, 8}, {2, 4}, {4, 2}, {8, 1}};
-    job first = base;
-    for (int m = 0; m < 4; m++) {
-        job j = base;
-        j.config.n_replicas = meshes[m][0];
-        j.config.n_shards = meshes[m][1];
-        train(&j);
-        if (m == 0)
-            first = j;
-        expect_same_bits(&first, &j);
-    }
-    return first;
-}
+enum { MOST_STEPS = 32 };
 
 static void meshes_have_the_same_bits(void **state) {
     (void)state;
-    job tied = job_init(), untied = job_init(), plain = job_init();
+    bits_job tied = bits_job_init(), untied = bits_job_init(), plain = bits_job_init();
     tied.config.model.tie_word_embeddings = 1;
+    tied.n_steps = untied.n_steps = BITS_MOST_STEPS;
+    untied.config.optimizer = "sgd";
     plain.config.matmul = "plain";
-    tied = check_meshes(tied);
-    untied = check_meshes(untied);
+    tied = bits_check_meshes(tied);
+    untied = bits_check_meshes(untied);
     if (strcmp(SMALL_MATMUL, "plain") != 0)
-        (void)check_meshes(plain);
+        (void)bits_check_meshes(plain);
     assert_true(tied.losses[0] != untied.losses[0]);
 }
 
 static void meshes_have_the_same_bits_in_bf16(void **state) {
     (void)state;
-    static const int reduce[] = {HP_BF16, HP_FP32};
-    job jobs[2];
-    for (int i = 0; i < 2; i++) {
-        job j = job_init();
+    static const int reduce[] = {HP_BF16, HP_FP32, HP_BF16};
+    bits_job jobs[3];
+    for (int i = 0; i < 3; i++) {
+        bits_job j = bits_job_init();
         j.config.model.tie_word_embeddings = 1;
         j.config.options.dtype = HP_BF16;
         j.config.fsdp.param_dtype = HP_BF16;
         j.config.fsdp.reduce_dtype = reduce[i];
-        jobs[i] = check_meshes(j);
+        j.n_steps = i == 1 ? 3 : BITS_MOST_STEPS;
+        j.config.optimizer = i == 2 ? "sgd" : "adamw";
+        jobs[i] = bits_check_meshes(j);
     }
     /* The first forward is one and the same; the gradients are rounded in one of them. */
     assert_true(jobs[0].losses[0] == jobs[1].losses[0]);
-    assert_true(jobs[0].gradients != jobs[1].gradients);
+    assert_true(jobs[0].losses[1] != jobs[1].losses[1]);
+    assert_true(jobs[0].losses[1] != jobs[2].losses[1]);
 }
 
 static void meshes_have_the_same_bits_when_fp32_is_reduced_as_bf16(void **state) {
     (void)state;
-    job j = job_init();
+    bits_job j = bits_job_init();
     j.config.fsdp.reduce_dtype = HP_BF16;
-    (void)check_meshes(j);
+    (void)bits_check_meshes(j);
 }
 
 static void meshes_have_the_same_bits_when_accumulating(void **state) {
     (void)state;
     for (int tied = 0; tied < 2; tied++) {
-        job j = job_init();
+        bits_job j = bits_job_init();
         j.config.model.tie_word_embeddings = tied;
         j.config.n_accumulate = 2;
-        (void)check_meshes(j);
+        (void)bits_check_meshes(j);
     }
 }
 
 static void executors_and_prefetch_change_no_bit(void **state) {
     (void)state;
-    job first = job_init();
+    bits_job first = bits_job_init();
     first.config.model.tie_word_embeddings = 1;
     first.config.n_replicas = first.config.n_shards = 2;
     first.config.n_accumulate = 2;
-    train(&first);
+    bits_train(&first);
     for (int executor = 0; executor < 2; executor++)
         for (int prefetch = 0; prefetch < 3; prefetch++)
             for (int recompute = 0; recompute < 2; recompute++) {
-                job j = first;
+                bits_job j = first;
                 j.config.fsdp.executor = (hp_executor_type)executor;
                 j.config.fsdp.prefetch = prefetch;
                 j.config.options.recompute = recompute;
-                train(&j);
-                expect_same_bits(&first, &j);
+                bits_train(&j);
+                bits_expect_same(&first, &j);
             }
-    job serial = first;
+    bits_job serial = first;
     serial.config.fsdp.schedule = HP_SERIAL;
-    train(&serial);
-    expect_same_bits(&first, &serial);
+    bits_train(&serial);
+    bits_expect_same(&first, &serial);
 }
 
-static void expect_close(const job *a, const job *b) {
-    for (int step = 0; step < STEPS; step++)
+static void expect_close(const bits_job *a, const bits_job *b) {
+    for (int step = 0; step < a->n_steps; step++)
         if (!(fabs(a->losses[step] / b->losses[step] - 1) < 1e-5))
             fail_msg("step %d: loss %.9g of %d ranks, %.9g of %d", step, a->losses[step],
                      a->config.n_replicas * a->config.n_shards, b->losses[step],
@@ -162,14 +108,14 @@ static void other_rank_counts_agree(void **state) {
     static const int ways[][4] = {/* replicas, shards, passes, batch */
                                   {1, 1, 1, 8}, {1, 2, 1, 4}, {2, 2, 1, 2},
                                   {2, 4, 1, 1}, {1, 2, 4, 1}, {2, 1, 2, 2}};
-    job first = job_init();
+    bits_job first = bits_job_init();
     for (int i = 0; i < 6; i++) {
-        job j = job_init();
+        bits_job j = bits_job_init();
         j.config.n_replicas = ways[i][0];
         j.config.n_shards = ways[i][1];
         j.config.n_accumulate = ways[i][2];
         j.config.options.batch = ways[i][3];
-        train(&j);
+        bits_train(&j);
         if (i == 0)
             first = j;
         expect_close(&first, &j);
@@ -200,18 +146,18 @@ static void the_model_learns(void **state) {
 }
 
 static void processes_have_the_bits_of_threads_body(hp_world *world, void *argument) {
-    const job *expected = argument;
-    job mine = *expected;
-    train_body(world, &mine);
+    const bits_job *expected = argument;
+    bits_job mine = *expected;
+    bits_train_body(world, &mine);
     if (hp_world_rank(world) == 0)
         RANK_CHECK(mine.weights == expected->weights && mine.gradients == expected->gradients);
 }
 
 static void processes_have_the_bits_of_threads(void **state) {
     (void)state;
-    job j = job_init();
+    bits_job j = bits_job_init();
     j.config.n_replicas = j.config.n_shards = 2;
-    train(&j);
+    bits_train(&j);
     ranks_run(4, RANKS_PROCESSES, processes_have_the_bits_of_threads_body, &j);
 }
 

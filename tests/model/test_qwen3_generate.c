@@ -123,9 +123,10 @@ static hp_status run_counted(hp_matmul *matmul, const hp_matmul_args *args) {
 
 /* Products of reading a prompt and choosing one token. */
 static int products_of(small *s, const int32_t *prompt, int n) {
-    counting c = {{sizeof c.door, "counting", run_counted, NULL, 1, NULL}, s->matmul, 0};
+    counting c = {.door = *s->matmul, .engine = s->matmul};
     const qwen3_sampling greedy = {0, 0, 0};
     int32_t made;
+    c.door.run = run_counted;
     c.door.state = &c;
     s->model->shape.matmul = &c.door;
     RANK_OK(qwen3_generate(s->model, prompt, n, &greedy, 1, &made));
