@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 from transformers.utils import logging
 
-VOCAB, SEQ, ROWS, STEPS, RATE = 96, 33, 8, 10, 3e-3
+VOCAB, SEQ, ROWS, STEPS, RATE = 96, 70, 8, 10, 3e-3
 # A power of two, so large that the rounding of the weights does not reach the gradients.
 SGD_RATE = 2.0**20
 
@@ -205,7 +205,7 @@ def configuration(tied, kv_heads, vocab=VOCAB):
     return Qwen3Config(
         vocab_size=vocab, hidden_size=56, intermediate_size=104, num_hidden_layers=3,
         num_attention_heads=4, num_key_value_heads=kv_heads, head_dim=24,
-        tie_word_embeddings=tied, initializer_range=0.1, max_position_embeddings=64,
+        tie_word_embeddings=tied, initializer_range=0.1, max_position_embeddings=128,
         bos_token_id=None, eos_token_id=None,
     )
 
