@@ -35,6 +35,18 @@ ssize_t pread(int fd, void *out, size_t n_bytes, off_t offset) {
     return syscall(SYS_pread64, fd, out, n_bytes, offset);
 }
 
+/* The same of writes; the disk is full. */
+static _Thread_local int writes_left = NEVER;
+
+ssize_t pwrite(int fd, const void *data, size_t n_bytes, off_t offset) {
+    if (writes_left != NEVER && writes_left-- == 0) {
+        writes_left = NEVER;
+        errno = ENOSPC;
+        return -1;
+    }
+    return syscall(SYS_pwrite64, fd, data, n_bytes, offset);
+}
+
 typedef struct path {
     char text[128];
 } path;
@@ -119,6 +131,45 @@ static void a_read_that_fails_is_told_on_all_ranks(void **state) {
             ranks_run(2, RANKS_THREADS, load_with_a_bad_read, &c);
         assert_true(c.n_given_up > 3 && c.n - c.n_given_up > 6); /* while reading, and before */
     }
+}
+
+/* Rank 1's n-th write fails; it takes part in what the ranks do together until the end. */
+struct full_save {
+    int n;
+    bool is_saved;
+};
+
+static void save_with_a_bad_write(hp_world *world, void *argument) {
+    struct full_save *f = argument;
+    hp_error error;
+    weights_model m;
+    hp_weights_config config = HP_WEIGHTS_CONFIG_INIT;
+    config.max_file_bytes = 100;
+    weights_create(world, 1, 0, &m);
+    writes_left = hp_world_rank(world) == 1 ? f->n : NEVER;
+    const hp_status status = hp_weights_save(m.fsdp, path_to("model").text, &config);
+    writes_left = NEVER;
+    hp_last_error_get(&error);
+    RANK_CHECK(status == HP_OK || status == HP_ERR_FILE);
+    if (status < 0)
+        RANK_CHECK(error.world_rank == 1 && strstr(error.message, "rank 1: ") &&
+                   strstr(error.message, ".safetensors") &&
+                   strstr(error.message, strerror(ENOSPC)));
+    if (hp_world_rank(world) == 0)
+        f->is_saved = status == HP_OK;
+    weights_destroy(&m);
+}
+
+static void a_write_that_fails_is_told_on_all_ranks(void **state) {
+    (void)state;
+    struct full_save f = {0};
+    ranks_run(2, RANKS_THREADS, save, NULL);
+    for (; !f.is_saved; f.n++) {
+        expect_saved();
+        assert_int_equal(scratch_count_hidden(), 0);
+        ranks_run(2, RANKS_THREADS, save_with_a_bad_write, &f);
+    }
+    assert_true(f.n > 3); /* shards of w, double, ids and half */
 }
 
 /* ---- a rank that fails alone
@@ -314,6 +365,7 @@ static int unmount_and_remove(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_read_that_fails_is_told_on_all_ranks),
+        TEST(a_write_that_fails_is_told_on_all_ranks),
         TEST(one_rank_that_fails_fails_all),
         TEST(a_rank_that_dies_is_told_and_the_old_ones_stay),
         TEST(places_that_are_no_directory_of_weights),

@@ -3,21 +3,18 @@
  * weights_save.c - the shards as files that other programs read.
  *
  * World rank 0 makes the directory, the files in their full size with their headers, and all that
- * stands beside; then each rank of replica 0 writes its own intervals into them, a block at a time,
- * so no rank holds a whole tensor and nothing is sent; and when all have succeeded rank 0 exchanges
- * the directory for the old one.
+ * stands beside; then the ranks of replica 0 write their shards into them, a block at a time, so no
+ * rank holds a whole tensor; and when all have succeeded rank 0 exchanges the directory for the old
+ * one.
  */
 #include "../between.h"
 #include "files.h"
-#include "floats.h"
 #include "together.h"
 #include "weights_directory.h"
 #include "weights_index.h"
-#include "weights_plan.h"
+#include "weights_write.h"
 
 #include <endian.h>
-
-enum { BLOCK_BYTES = 1 << 18 };
 
 struct save {
     const hp_fsdp *fsdp;
@@ -25,8 +22,7 @@ struct save {
     const char *path; /* as it was given */
     hpi_weights_plan plan;
     hpi_weights_directory directory;
-    unsigned char *block;
-    uint64_t n_written_bytes;
+    hpi_weights_writer writer;
 };
 
 /* ---- what was asked for ---------------------------------------------------------------------- */
@@ -161,87 +157,11 @@ static hp_status make_files(const struct save *save) {
 
 static hp_status prepare(struct save *save, hp_status met, uint64_t token) {
     HP_TRY(met);
-    save->block = hpi_alloc_aligned(64, BLOCK_BYTES);
-    if (!save->block)
-        return HP_ERR_MEMORY;
+    HP_TRY(hpi_weights_writer_make(save->fsdp, &save->plan, &save->writer));
     HP_TRY(hpi_weights_plan_make(save->fsdp, save->config.dtype, save->config.max_file_bytes,
                                  &save->plan));
     HP_TRY(hpi_weights_directory_name(save->path, token, &save->directory));
     return hp_world_rank(save->fsdp->world) == 0 ? make_files(save) : HP_OK;
-}
-
-/* ---- what each rank writes ------------------------------------------------------------------- */
-
-/* An open file. */
-struct target {
-    int fd;
-    const char *path;
-};
-
-/* n elements at `data`, in the tensor's dtype, from element `begin` of the tensor on. */
-static hp_status write_run(const struct save *save, const struct target *target,
-                           const hpi_tensor *tensor, uint64_t begin, const unsigned char *data,
-                           hp_dtype dtype, uint64_t n) {
-    const uint64_t in_size = hp_dtype_size(dtype), out_size = hp_dtype_size(tensor->dtype);
-    const uint64_t offset = tensor->offset + begin * out_size;
-    if (dtype == tensor->dtype)
-        return hpi_file_write(target->fd, target->path, offset, data, n * out_size);
-    for (uint64_t done = 0; done < n;) {
-        const uint64_t n_now = hpi_min(n - done, BLOCK_BYTES / out_size);
-        HP_TRY(hpi_floats_convert(data + done * in_size, dtype, save->block, tensor->dtype, n_now));
-        HP_TRY(hpi_file_write(target->fd, target->path, offset + done * out_size, save->block,
-                              n_now * out_size));
-        done += n_now;
-    }
-    return HP_OK;
-}
-
-static hp_status write_part(const struct save *save, const struct target *target,
-                            const hpi_tensor *tensor, const hpi_part *part) {
-    const hpi_piece *mine = &part->mine;
-    const hp_dtype dtype = part->param->master;
-    const uint64_t run = mine->end - mine->begin, run_bytes = run * hp_dtype_size(dtype);
-    for (uint64_t b = 0; b < mine->outer; b++)
-        HP_TRY(write_run(save, target, tensor, b * mine->stride + mine->begin,
-                         (const unsigned char *)part->data + b * run_bytes, dtype, run));
-    return HP_OK;
-}
-
-static hp_status write_parts(struct save *save, const struct target *target,
-                             const hpi_weights_file *file) {
-    for (uint64_t i = file->first; i < file->end; i++) {
-        const hpi_part *part = save->plan.part_of[i];
-        if (!hpi_part_is_written(save->fsdp, part))
-            continue;
-        HP_TRY(write_part(save, target, &save->plan.tensors[i], part));
-        save->n_written_bytes += part->n_bytes;
-    }
-    return HP_OK;
-}
-
-static hp_status write_file(struct save *save, const char *path, const hpi_weights_file *file) {
-    struct target target = {-1, path};
-    HP_TRY(hpi_file_open_to_write(path, &target.fd));
-    hp_status status = write_parts(save, &target, file);
-    hp_error error;
-    hp_last_error_get(&error);
-    const hp_status finished = hpi_file_finish(target.fd, path);
-    if (status < 0)
-        hpi_error_set(&error); /* the first cause */
-    else
-        status = finished;
-    return status;
-}
-
-static hp_status write_files(struct save *save) {
-    for (uint64_t f = 0; save->fsdp->replica_rank == 0 && f < save->plan.n_files; f++) {
-        char *path = path_of(save, f);
-        const hp_status status =
-            path ? write_file(save, path, &save->plan.files[f]) : HP_ERR_MEMORY;
-        hpi_free(path);
-        HP_TRY(status);
-    }
-    return HP_OK;
 }
 
 /* ---- all together ---------------------------------------------------------------------------- */
@@ -252,7 +172,9 @@ static hp_status save_all(struct save *save) {
     uint64_t token = 0;
     const hp_status met = meet(save, &token);
     HP_TRY(hpi_agree(fsdp, prepare(save, met, token)));
-    HP_TRY(hpi_agree(fsdp, write_files(save)));
+    const bool is_writer = fsdp->replica_rank == 0;
+    HP_TRY(hpi_agree(fsdp,
+                     is_writer ? hpi_weights_write(&save->writer, save->directory.hidden) : HP_OK));
     return hpi_agree(fsdp, is_first ? hpi_weights_directory_publish(&save->directory) : HP_OK);
 }
 
@@ -268,7 +190,7 @@ hp_status hp_weights_save(hp_fsdp *fsdp, const char *directory, const hp_weights
         hpi_weights_directory_abandon(&save.directory);
     hpi_weights_directory_free(&save.directory);
     hpi_weights_plan_free(&save.plan);
-    hpi_free(save.block);
-    hpi_fsdp_trace(fsdp, hpi_span_checkpoint, began_ns, save.n_written_bytes);
+    hpi_weights_writer_free(&save.writer);
+    hpi_fsdp_trace(fsdp, hpi_span_checkpoint, began_ns, save.writer.n_written_bytes);
     return status;
 }
