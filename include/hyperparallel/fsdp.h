@@ -53,7 +53,7 @@ typedef struct hp_fsdp_config {
     hp_executor_type executor;
     hp_trace *trace;   /* NULL: none; must outlive the fsdp */
     int record;        /* 1: keep each step's operations (hp_fsdp_recorded) */
-    int replay_after;  /* n > 0, with record: from step n on the last one is repeated unplanned */
+    int replay_after;  /* n > 0, with record: from step n on the last pass is repeated unplanned */
     const char *delay; /* rule of HYPER_PARALLEL_DELAY; NULL: the option's */
     /* Precision, of parameters declared fp32 or bf16; HP_OWN_DTYPE leaves each as it was declared.
      * Shards, optimizer state and sums stay fp32. */
@@ -84,12 +84,13 @@ typedef struct hp_param {
     /* First values: the whole row-major parameter, equal on all ranks, read during hp_fsdp_commit;
      * or a function that writes elements [begin, end) of it; or neither: zeros. Two parameters with
      * the same `data` are one parameter (tied): inside a unit the second is another name of the
-     * first; across units commit refuses it, naming both. */
+     * first; across units commit refuses it, naming both, and where they differ as below. */
     const void *data;
     void (*fill)(void *context, uint64_t begin, uint64_t end, void *out_elements);
     void *fill_context;
-    /* Another name of the parameter of this name, declared earlier in the unit with the same shape
-     * and dtype (tied); first values are that one's. NULL: a parameter of its own. */
+    /* Another name of the parameter of this name, declared earlier in the unit with the same shape,
+     * dtype, shard_dim and is_frozen (tied); first values are that one's. NULL: a parameter of its
+     * own. */
     const char *tied_to;
 } hp_param;
 #define HP_PARAM_INIT                                                                              \
@@ -135,6 +136,10 @@ typedef enum hp_pass {
     HP_NO_SYNC = 2   /* forward and backward without communication of gradients: this rank's full
                       * gradients are added up in fp32 and join those of the next HP_SYNC pass */
 } hp_pass;
+/* The sum of K passes is a sum: HP_AVG divides by the ranks and never by passes, so whoever wants a
+ * mean over microbatches scales the loss. New weights (an optimizer's step, a load) drop what was
+ * accumulated. Ranks that are in different passes, or come to one after other numbers of HP_NO_SYNC
+ * passes, get MISMATCH, saying so, from the first call in which they meet. */
 /* A pass holds at most 65,536 operations, some ten for each call around a unit. */
 HP_MUST_CHECK hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass);
 /* Units without a gradient count as zero, the last reductions are waited for and divided, gathers
@@ -142,9 +147,16 @@ HP_MUST_CHECK hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass);
 HP_MUST_CHECK hp_status hp_fsdp_end(hp_fsdp *fsdp);
 
 /* Around the compute of a unit. A unit may be used several times in a pass (an embedding whose
- * table is also the head): as many backwards as forwards then, each writing a full gradient; they
- * are added up in fp32 and reduced after the last, or at the end of the pass when there are fewer.
- * Errors: STATE when the order is impossible, naming the unit; MEMORY (for the sums). */
+ * table is also the head): as many backwards as forwards then, each writing a full gradient, and
+ * all its forwards before the last of its backwards; the gradients are added up in fp32 and reduced
+ * after the last, or at the end of the pass when there are fewer. Whoever computes a forward again
+ * for the backward does it between hp_backward_begin and hp_backward_end, where the parameters can
+ * be read: another hp_forward_begin would be another use, that asks for a backward of its own.
+ * The sums are 4 bytes (8 for fp64) for each element of the full unit, ordinary memory of this
+ * rank: taken once, in the first backward that is not a unit's last of a HP_SYNC pass, when the
+ * node has room for those of all its ranks. Errors: STATE when the order is impossible, naming the
+ * unit; MISMATCH, PEER, TIMEOUT; of a backward begin LIMIT, with the machine's numbers, and MEMORY
+ * when there is no room for the sums: nothing has changed then. */
 HP_MUST_CHECK hp_status hp_forward_begin(hp_unit *unit);
 HP_MUST_CHECK hp_status hp_forward_end(hp_unit *unit);
 HP_MUST_CHECK hp_status hp_backward_begin(hp_unit *unit);
@@ -228,7 +240,8 @@ HP_MUST_CHECK hp_status hp_checkpoint_load(hp_fsdp *fsdp, hp_optimizer *optimize
  * checked. The optimizer's state is left as it is, gradients are no more. A file that is cut, or a
  * disk that fails, while weights are read leaves them half new: the fsdp has failed then.
  * Collective. Errors: FILE, FORMAT naming file and tensor (missing, unexpected, of another shape,
- * of a dtype that has no meaning, truncated, overlapping). */
+ * of a dtype that has no meaning, truncated, overlapping); ARGUMENT, STATE (inside a pass), MEMORY;
+ * MISMATCH when the ranks are not in the same call. */
 HP_MUST_CHECK hp_status hp_weights_load(hp_fsdp *fsdp, const char *path);
 
 typedef struct hp_weights_config {
@@ -247,7 +260,8 @@ typedef struct hp_weights_config {
  * intervals; no rank holds more than a piece. An alias is not written. The directory is written
  * beside and exchanged for the one that was there, whose other files (a tokenizer's) are kept: a
  * kill at any moment leaves the old or the new. A directory that holds directories is refused.
- * Collective. Errors: FILE on every rank, naming the rank and path. */
+ * Collective. Errors: FILE on every rank, naming the rank and path; ARGUMENT, STATE (inside a
+ * pass), MISMATCH (another configuration on other ranks), MEMORY. */
 HP_MUST_CHECK hp_status hp_weights_save(hp_fsdp *fsdp, const char *directory,
                                         const hp_weights_config *config);
 
@@ -257,8 +271,8 @@ typedef struct hp_fsdp_stats {
     uint64_t n_steps;
     /* Compute stood still, since creation. */
     uint64_t exposed_unshard_ns, exposed_reduce_ns, exposed_replicate_ns;
-    /* Of this rank, taken at commit; grad_bytes grows once by the sums of full gradients, when the
-     * first pass needs them. */
+    /* Of this rank, taken at commit; grad_bytes grows by a unit's sums of full gradients when they
+     * are first needed, once for each unit. */
     uint64_t shard_bytes, gather_bytes, grad_bytes, bucket_bytes, optimizer_bytes;
     uint64_t gathered_units; /* resident or on the way, now */
 } hp_fsdp_stats;

@@ -9,6 +9,8 @@
 #include "agree.h"
 #include "engine.h"
 
+#include <stdio.h>
+
 enum { SLICE_ALIGNMENT = 512, PARAM_ALIGNMENT = 64, N_GRAD_SLOTS = 2 };
 
 /* Hand out ids and, in `offsets`, places in the one allocation. */
@@ -223,10 +225,21 @@ hp_status hpi_fsdp_take_memory(hp_fsdp *fsdp) {
     return status;
 }
 
+/* The other ranks of the node are about to take as much: what they have taken already shows in what
+ * the machine has left. So one unit at a time is enough, and nobody has to be asked. */
+static hp_status check_accumulator(const hp_unit *unit, uint64_t bytes) {
+    char what[160];
+    snprintf(what, sizeof what, "sums of full gradients of unit %s, of all ranks of this node",
+             unit->name);
+    return hpi_world_check_memory(unit->fsdp->world,
+                                  bytes * (uint64_t)hp_world_local_size(unit->fsdp->world), what);
+}
+
 hp_status hpi_unit_take_accumulator(hp_unit *unit) {
     const hp_ref ref = unit->fsdp->plan_units[unit->index].accumulator;
     if (!ref.buffer || unit->accumulator)
         return HP_OK;
+    HP_TRY(check_accumulator(unit, ref.end));
     unit->accumulator = hpi_alloc_aligned(PARAM_ALIGNMENT, ref.end);
     if (!unit->accumulator)
         return HP_ERR_MEMORY;

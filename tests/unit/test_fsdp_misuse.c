@@ -6,6 +6,8 @@
  */
 #include "small_fsdp.h"
 
+#include <sys/resource.h>
+
 /* ---- ties -------------------------------------------------------------------------------- */
 
 static void tie_across_units(hp_world *world, void *argument) {
@@ -149,6 +151,17 @@ static void other_order_on_one_rank(hp_world *world, void *argument) {
     hp_mesh_destroy(mesh);
 }
 
+/* ---- one pass ---------------------------------------------------------------------------- */
+
+static hp_status run_pass(hp_fsdp *fsdp, hp_unit *unit, hp_pass pass) {
+    hp_status status = hp_fsdp_begin(fsdp, pass);
+    status = status ? status : hp_forward_begin(unit);
+    status = status ? status : hp_forward_end(unit);
+    status = status ? status : hp_backward_begin(unit);
+    status = status ? status : hp_backward_end(unit);
+    return status ? status : hp_fsdp_end(fsdp);
+}
+
 /* ---- a rank without memory --------------------------------------------------------------- */
 
 /* The nth allocation of rank 1 fails; 0: none does. */
@@ -189,16 +202,40 @@ static void test_no_memory_for_commit(void **state) {
     ranks_run(2, RANKS_PROCESSES, no_memory_for_commit, NULL);
 }
 
-/* ---- fewer microbatches on one rank (A12) ------------------------------------------------ */
+/* ---- no room for sums of gradients ------------------------------------------------------- */
 
-static hp_status run_pass(hp_fsdp *fsdp, hp_unit *unit, hp_pass pass) {
-    hp_status status = hp_fsdp_begin(fsdp, pass);
-    status = status ? status : hp_forward_begin(unit);
-    status = status ? status : hp_forward_end(unit);
-    status = status ? status : hp_backward_begin(unit);
-    status = status ? status : hp_backward_end(unit);
-    return status ? status : hp_fsdp_end(fsdp);
+/* A limit on files stands for one on memory, which a test cannot set: one check looks at both. */
+static void no_room_for_sums(hp_world *world, void *argument) {
+    (void)argument;
+    hp_mesh *mesh;
+    hp_unit *unit;
+    struct rlimit given, least;
+    hp_fsdp *fsdp = make_fsdp(world, &mesh);
+    hp_param p = vector("w", 4096);
+    RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
+    RANK_OK(hp_fsdp_commit(fsdp));
+    RANK_OK(hp_fsdp_begin(fsdp, HP_NO_SYNC));
+    RANK_OK(hp_forward_begin(unit));
+    RANK_OK(hp_forward_end(unit));
+    RANK_CHECK(getrlimit(RLIMIT_FSIZE, &given) == 0);
+    least = (struct rlimit){4096 * sizeof(float) - 1, given.rlim_max};
+    RANK_CHECK(setrlimit(RLIMIT_FSIZE, &least) == 0);
+    FAILS_SAYING(hp_backward_begin(unit), HP_ERR_LIMIT, "sums of full gradients of unit layer");
+    RANK_CHECK(setrlimit(RLIMIT_FSIZE, &given) == 0);
+    RANK_OK(hp_backward_begin(unit)); /* nothing had changed */
+    RANK_OK(hp_backward_end(unit));
+    RANK_OK(hp_fsdp_end(fsdp));
+    RANK_OK(run_pass(fsdp, unit, HP_SYNC));
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
 }
+
+static void test_no_room_for_sums(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_PROCESSES, no_room_for_sums, NULL);
+}
+
+/* ---- fewer microbatches on one rank (A12) ------------------------------------------------ */
 
 struct short_job {
     int sizes[2];
@@ -519,6 +556,7 @@ int main(void) {
         cmocka_unit_test(test_other_order_on_one_rank),
         cmocka_unit_test(test_other_options_on_one_rank),
         cmocka_unit_test(test_no_memory_for_commit),
+        cmocka_unit_test(test_no_room_for_sums),
         cmocka_unit_test(test_fewer_microbatches),
         cmocka_unit_test(test_calls_out_of_order),
         cmocka_unit_test(test_too_many_in_use),
