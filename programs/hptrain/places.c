@@ -5,7 +5,6 @@
 #include "places.h"
 #include "fail.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,11 +31,6 @@ static hp_status check_directory(const char *option, const char *path) {
     return HP_OK;
 }
 
-static bool is_directory(const char *path) {
-    struct stat about;
-    return lstat(path, &about) == 0 && S_ISDIR(about.st_mode);
-}
-
 /* A file is not created yet: a run that fails early leaves none. */
 static hp_status check_file(const char *option, const char *path) {
     struct stat about;
@@ -57,26 +51,20 @@ static hp_status check_file(const char *option, const char *path) {
     return HP_OK;
 }
 
-/* The export is exchanged for what stands there, which takes files alone. */
+/* The export is exchanged for what stands there. */
 static hp_status check_export(const options *o) {
-    char path[PATH_MAX], name[PATH_MAX + 256];
+    struct stat about;
+    char path[PATH_MAX];
     options_export_path(o, path);
-    DIR *entries = opendir(path);
-    if (!entries && errno == ENOENT)
+    if (stat(path, &about) != 0)
         return HP_OK;
-    if (!entries)
-        return fail(HP_ERR_FILE, "expected to list %s, for --export: %s", path, strerror(errno));
-    hp_status status = HP_OK;
-    for (struct dirent *entry; status == HP_OK && (entry = readdir(entries));) {
-        const bool is_dots = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
-        if (!is_dots && is_directory(name))
-            status =
-                fail(HP_ERR_FILE, "expected files alone in %s, for --export, found directory %s",
-                     path, entry->d_name);
-    }
-    (void)closedir(entries);
-    return status;
+    if (!S_ISDIR(about.st_mode))
+        return fail(HP_ERR_FILE, "expected a directory at %s, for --export, given a file", path);
+    if (access(path, R_OK | W_OK | X_OK) != 0)
+        return fail(HP_ERR_FILE,
+                    "expected %s to be a directory that can be replaced, for --export: %s", path,
+                    strerror(errno));
+    return HP_OK;
 }
 
 hp_status places_check(const options *o) {

@@ -148,7 +148,8 @@ printf 'In the beginning' >"$out/short"
 refused 1 'expected --data to hold at least 170 bytes' --data "$out/short"
 refused 1 'expected --save at a place that can be written, given /proc/nowhere: ' --save /proc/nowhere
 refused 1 'expected --curve at a place that can be written, given /proc/nowhere/' --curve /proc/nowhere/x.svg
-mkdir -p "$out/places/hf/folder"
+mkdir -p "$out/places"
+touch "$out/places/hf"
 refused 1 "expected --curve to be a file, given $out/places, a directory" --curve "$out/places"
 refused 1 "expected --log to be a file, given $out/places, a directory" --log "$out/places"
-refused 1 "expected files alone in $out/places/hf, for --export, found directory folder" --save "$out/places" --export hf
+refused 1 "expected a directory at $out/places/hf, for --export, given a file" --save "$out/places" --export hf

@@ -14,7 +14,7 @@ on_terminal() {
 }
 
 echo "== in a pipe: JSON lines alone, the same in --log"
-"$hprun" -n 2 "$hptrain" "${qwen3[@]}" --eval-every 2 --steps 4 --save "$out/saved" --sample $'In "the"\n' \
+"$hprun" -n 2 "$hptrain" "${qwen3[@]}" --matmul plain --eval-every 2 --steps 4 --save "$out/saved" --sample $'In "the"\n' \
     --log "$out/log.jsonl" >"$out/lines" 2>"$out/said"
 [ ! -s "$out/said" ] || fail "expected nothing on standard error, given $(cat "$out/said")"
 jq -es --arg saved "$out/saved" 'map(.event) == ["begin", "held_out", "step", "step", "step", "step", "sample", "end"] and
