@@ -171,7 +171,8 @@ static char *with_default(int key, const char *text, void *input) {
 static const char about[] =
     "Train a language model over the ranks that hprun (or torchrun) started; by itself it is one "
     "rank.\v"
-    "SIGINT or SIGTERM ends the run after a whole step, an evaluation or a sample sooner, with a "
+    "SIGINT or SIGTERM ends the run after a whole step, or inside an evaluation or a sample, with "
+    "a "
     "checkpoint when --save is given; the exit status is 0 then too. A second one ends it at once. "
     "A loss, a gradient or a weight that is not finite ends it with status 1 and saves nothing.\n\n"
     "With --model DIR the weights are those of DIR where it has some, and --export hf carries over "

@@ -305,7 +305,8 @@ static void say_what_next(FILE *out, const report *r, uint64_t n_done) {
     else if (*o->save && n_done > r->facts.first_step)
         fprintf(out,
                 "the same command with --resume %s --steps %" PRIu64
-                " --lr-decay none --lr %g goes on from this checkpoint at the rate it ended with, "
+                " --warmup 0 --lr-decay none --lr %g goes on from this checkpoint at the rate it "
+                "ended with, "
                 "on any number of ranks and any --mesh\n",
                 o->save, 2 * n_done, schedule_learning_rate(o, n_done));
     else if (*o->save)

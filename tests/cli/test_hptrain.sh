@@ -105,7 +105,7 @@ n_done=$(grep -c '"event": "step".*}$' "$out/full.jsonl")
 
 echo "== what to do next keeps the rate that the run ended with"
 "$hptrain" "${small[@]}" --steps 4 --warmup 2 --lr 1e-3 --save "$out/next" --output text |
-    grep -qF -- "--resume $out/next --steps 8 --lr-decay none --lr 2e-05 goes on" || fail "try next: expected the lowest rate"
+    grep -qF -- "--resume $out/next --steps 8 --warmup 0 --lr-decay none --lr 2e-05 goes on" || fail "try next: expected the lowest rate"
 
 echo "== wrong command lines"
 # of every row of the table that does not take any text
