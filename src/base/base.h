@@ -9,6 +9,8 @@
 #ifndef HPI_BASE_H
 #define HPI_BASE_H
 
+#include "kernel.h"
+
 #include <hyperparallel/base.h>
 #include <stdbool.h>
 #include <string.h>

@@ -9,16 +9,6 @@
  */
 #include "kernels.h"
 
-/* Which variant runs is decided when the library is loaded. AVX-512 gained nothing: the loops wait
- * for other cores. The ifuncs run before the sanitizers are up, and clang 14 has no clones. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__) &&       \
-    !defined(HP_PLAIN_KERNELS) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define FAST __attribute__((optimize("O3"), target_clones("avx2", "default")))
-#elif defined(__GNUC__) && !defined(__clang__)
-#define FAST __attribute__((optimize("O3")))
-#else
-#define FAST
-#endif
 #define INLINE static inline __attribute__((always_inline))
 
 /* Elements where the caller has them: any address, any declared type. */
@@ -84,7 +74,7 @@ COMPARE(float, uint32_t, min_fp32, <, |)
 
 /* acc[k] = op over the n inputs at k, n in {1, 2, 4, 8}. */
 #define LEAVES(name, in_t, acc_t, load, op)                                                        \
-    FAST static void name(const void *const *in, int n, void *out, uint64_t count) {               \
+    HPI_KERNEL static void name(const void *const *in, int n, void *out, uint64_t count) {         \
         acc_t *restrict acc = out;                                                                 \
         const in_t *restrict a = in[0], *restrict b = in[n > 1 ? 1 : 0];                           \
         if (n == 1) {                                                                              \
@@ -111,7 +101,7 @@ COMPARE(float, uint32_t, min_fp32, <, |)
     }
 
 #define MERGE(name, acc_t, op)                                                                     \
-    FAST static void name(void *out, const void *in, uint64_t count) {                             \
+    HPI_KERNEL static void name(void *out, const void *in, uint64_t count) {                       \
         acc_t *restrict acc = out;                                                                 \
         const acc_t *restrict more = in;                                                           \
         for (uint64_t k = 0; k < count; k++)                                                       \
@@ -141,21 +131,21 @@ MERGE(merge_sum_int64, uint64_t, sum_int64)
 MERGE(merge_max_int64, uint64_t, max_int64)
 MERGE(merge_min_int64, uint64_t, min_int64)
 
-FAST static void divide_fp64(void *out, uint64_t divisor, uint64_t count) {
+HPI_KERNEL static void divide_fp64(void *out, uint64_t divisor, uint64_t count) {
     double *acc = out;
     const double by = (double)divisor;
     for (uint64_t k = 0; k < count; k++)
         acc[k] /= by;
 }
 
-FAST static void divide_fp32(void *out, uint64_t divisor, uint64_t count) {
+HPI_KERNEL static void divide_fp32(void *out, uint64_t divisor, uint64_t count) {
     float *acc = out;
     const float by = (float)divisor;
     for (uint64_t k = 0; k < count; k++)
         acc[k] /= by;
 }
 
-FAST static void narrow_bf16(const void *in, void *out, uint64_t count) {
+HPI_KERNEL static void narrow_bf16(const void *in, void *out, uint64_t count) {
     const float *restrict acc = in;
     uint16_t *restrict to = out;
     for (uint64_t k = 0; k < count; k++)

@@ -3,7 +3,6 @@
  * accumulate.c - the loops of accumulate.h, one per dtype.
  */
 #include "accumulate.h"
-#include "kernel.h"
 
 HPI_KERNEL static void add_fp64(double *restrict to, const double *restrict from, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)

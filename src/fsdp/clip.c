@@ -9,7 +9,6 @@
  */
 #include "between.h"
 #include "exact.h"
-#include "kernel.h"
 
 #include <hyperparallel/coll.h>
 #include <math.h>

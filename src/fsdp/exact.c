@@ -8,7 +8,6 @@
  * block is summed in doubles, in any order, and its three sums go into the 128-bit integer.
  */
 #include "exact.h"
-#include "kernel.h"
 
 #include <math.h>
 

@@ -11,7 +11,6 @@
 #include "optimizer.h"
 #include "agree.h"
 #include "between.h"
-#include "kernel.h"
 
 #include <assert.h>
 #include <hyperparallel/coll.h>

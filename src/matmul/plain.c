@@ -11,13 +11,6 @@
 
 #include "../base/base.h"
 
-/* One copy per vector width, as in fsdp/kernel.h. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(HP_PLAIN_KERNELS)
-#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CLONES
-#endif
-
 /* Of a block of C and of the inner index: a block of B stays in the second-level cache. */
 enum { ROWS = 64, COLUMNS = 128, DEPTH = 128 };
 

@@ -95,8 +95,8 @@ static inline void NAME(multiply_block)(blocks *s, const hp_matmul_args *p, int6
             NAME(store)(p, (i0 + i) * p->ldc + j0 + j, ((TYPE *)s->c)[i * COLUMNS + j]);
 }
 
-CLONES void NAME(hpi_matmul_multiply)(void *state, const hp_matmul_args *p);
-CLONES void NAME(hpi_matmul_multiply)(void *state, const hp_matmul_args *p) {
+HPI_KERNEL void NAME(hpi_matmul_multiply)(void *state, const hp_matmul_args *p);
+HPI_KERNEL void NAME(hpi_matmul_multiply)(void *state, const hp_matmul_args *p) {
     for (int64_t i = 0; i < p->m; i += ROWS)
         for (int64_t j = 0; j < p->n; j += COLUMNS)
             NAME(multiply_block)

@@ -9,7 +9,6 @@
  */
 #include "floats.h"
 #include "../../coll/coll.h"
-#include "../kernel.h"
 
 static inline uint32_t bits_of(float f) {
     uint32_t bits;
