@@ -8,17 +8,10 @@
  * little beside the products.
  */
 #include "kernels.h"
+#include "../kernel.h"
 
 #include <math.h>
 #include <string.h>
-
-/* One copy per vector width, chosen when the program is loaded. Sanitizers cannot run the choice,
- * and clang 14 gives such a function another name in the object file than its callers use. */
-#if defined(__x86_64__) && !defined(__clang__) && !defined(HP_PLAIN_KERNELS)
-#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CLONES
-#endif
 
 /* Four rows of c, four rows of b. w: what a holds there. */
 static inline void add_4x4(float *restrict c, const float *restrict b, float w[4][4], size_t n_j) {
@@ -52,8 +45,9 @@ static inline bytes_mlp_matrix at(bytes_mlp_matrix a, size_t i, size_t p) {
     return a;
 }
 
-CLONES void bytes_mlp_matmul_add(float *restrict c, bytes_mlp_matrix a, const float *restrict b,
-                                 size_t n_i, size_t n_p, size_t n_j) {
+MODEL_KERNEL void bytes_mlp_matmul_add(float *restrict c, bytes_mlp_matrix a,
+                                       const float *restrict b, size_t n_i, size_t n_p,
+                                       size_t n_j) {
     const size_t i_end = n_i / 4 * 4, p_end = n_p / 4 * 4;
     for (size_t i = 0; i < i_end; i += 4) {
         for (size_t p = 0; p < p_end; p += 4) {
@@ -80,14 +74,14 @@ void bytes_mlp_fill_rows(float *restrict c, const float *restrict row, size_t n_
         memcpy(c + i * n_j, row, n_j * sizeof *row);
 }
 
-CLONES void bytes_mlp_sum_rows_add(float *restrict row, const float *restrict c, size_t n_i,
-                                   size_t n_j) {
+MODEL_KERNEL void bytes_mlp_sum_rows_add(float *restrict row, const float *restrict c, size_t n_i,
+                                         size_t n_j) {
     for (size_t i = 0; i < n_i; i++)
         for (size_t j = 0; j < n_j; j++)
             row[j] += c[i * n_j + j];
 }
 
-CLONES void bytes_mlp_add(float *restrict a, const float *restrict b, size_t n) {
+MODEL_KERNEL void bytes_mlp_add(float *restrict a, const float *restrict b, size_t n) {
     for (size_t i = 0; i < n; i++)
         a[i] += b[i];
 }
@@ -118,12 +112,12 @@ void bytes_mlp_norm_grad_add(float *restrict dh, const float *restrict dx, const
     }
 }
 
-CLONES void bytes_mlp_relu(float *a, size_t n) {
+MODEL_KERNEL void bytes_mlp_relu(float *a, size_t n) {
     for (size_t i = 0; i < n; i++)
         a[i] = a[i] > 0 ? a[i] : 0;
 }
 
-CLONES void bytes_mlp_relu_grad(float *restrict da, const float *restrict a, size_t n) {
+MODEL_KERNEL void bytes_mlp_relu_grad(float *restrict da, const float *restrict a, size_t n) {
     for (size_t i = 0; i < n; i++)
         da[i] = a[i] > 0 ? da[i] : 0;
 }

@@ -185,7 +185,7 @@ static inline float exponentials(float *row, size_t width, float scale, float le
 }
 
 /* Scores become exponentials, the row's largest one being 1. out_lse: [n_rows]. */
-QWEN3_CLONES static void softmax(const block *b, float *out_lse) {
+MODEL_KERNEL static void softmax(const block *b, float *out_lse) {
     for (size_t i = 0; i < b->n_rows; i++) {
         float *row = b->room.scores + i * b->width;
         hide(b, i, row);
@@ -196,7 +196,7 @@ QWEN3_CLONES static void softmax(const block *b, float *out_lse) {
 }
 
 /* Scores become probabilities. lse: [n_rows]. */
-QWEN3_CLONES static void softmax_again(const block *b, const float *lse) {
+MODEL_KERNEL static void softmax_again(const block *b, const float *lse) {
     for (size_t i = 0; i < b->n_rows; i++) {
         float *row = b->room.scores + i * b->width;
         hide(b, i, row);
@@ -205,7 +205,7 @@ QWEN3_CLONES static void softmax_again(const block *b, const float *lse) {
 }
 
 /* d_scores, the gradient of the probabilities so far, becomes that of q . k. */
-QWEN3_CLONES static void softmax_backward(const block *b) {
+MODEL_KERNEL static void softmax_backward(const block *b) {
     for (size_t i = 0; i < b->n_rows; i++) {
         const float *restrict p = b->room.scores + i * b->width;
         float *restrict d = b->room.d_scores + i * b->width;
@@ -227,7 +227,7 @@ static inline float dot(const void *x, const void *y, bool is_bf16, size_t n) {
 }
 
 /* The inner products of rows of d_out and out. */
-QWEN3_CLONES static void row_sums(const block *b, matrix d_out, matrix out) {
+MODEL_KERNEL static void row_sums(const block *b, matrix d_out, matrix out) {
     const hp_dtype dtype = b->a->dtype;
     for (size_t i = 0; i < b->n_rows; i++) {
         const void *x = at(d_out.data, dtype, i * d_out.step);
@@ -243,7 +243,7 @@ static inline void scale_row(hp_dtype dtype, size_t n, const float *x, float fac
         qwen3_store(out, i, dtype == HP_BF16, x[i] * factor);
 }
 
-QWEN3_CLONES static void write_out(const block *b, void *out) {
+MODEL_KERNEL static void write_out(const block *b, void *out) {
     const qwen3_attention *a = b->a;
     for (size_t i = 0; i < b->n_rows; i++) {
         const size_t element = offset(b, b->first + i, b->head, a->n_heads);

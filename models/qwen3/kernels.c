@@ -34,12 +34,12 @@ enum { BLOCK_ROWS = 64 };
 
 /* ---- adding, rounding ---- */
 
-QWEN3_CLONES void qwen3_add(float *restrict a, const float *restrict b, size_t n) {
+MODEL_KERNEL void qwen3_add(float *restrict a, const float *restrict b, size_t n) {
     for (size_t i = 0; i < n; i++)
         a[i] += b[i];
 }
 
-QWEN3_CLONES void qwen3_round(hp_dtype dtype, const float *restrict in, size_t n,
+MODEL_KERNEL void qwen3_round(hp_dtype dtype, const float *restrict in, size_t n,
                               void *restrict out) {
     if (dtype == HP_BF16)
         for (size_t i = 0; i < n; i++)
@@ -48,7 +48,7 @@ QWEN3_CLONES void qwen3_round(hp_dtype dtype, const float *restrict in, size_t n
         memcpy(out, in, n * sizeof *in);
 }
 
-QWEN3_CLONES void qwen3_widen(hp_dtype dtype, const void *restrict in, size_t n,
+MODEL_KERNEL void qwen3_widen(hp_dtype dtype, const void *restrict in, size_t n,
                               float *restrict out) {
     if (dtype == HP_BF16)
         for (size_t i = 0; i < n; i++)
@@ -93,7 +93,7 @@ BODY norm(const qwen3_rows *r, bool is_bf16, const void *restrict w, const float
     }
 }
 
-QWEN3_CLONES void qwen3_norm(const qwen3_rows *r, const void *w, const float *h, void *x,
+MODEL_KERNEL void qwen3_norm(const qwen3_rows *r, const void *w, const float *h, void *x,
                              float *rstd) {
     if (r->dtype == HP_BF16)
         norm(r, true, w, h, x, rstd);
@@ -121,7 +121,7 @@ BODY norm_backward(const qwen3_rows *r, bool is_bf16, const void *restrict w,
     }
 }
 
-QWEN3_CLONES void qwen3_norm_backward(const qwen3_rows *r, const void *w, const float *h,
+MODEL_KERNEL void qwen3_norm_backward(const qwen3_rows *r, const void *w, const float *h,
                                       const float *rstd, const float *dx, float *dh, float *d_w) {
     if (r->dtype == HP_BF16)
         norm_backward(r, true, w, h, rstd, dx, dh, d_w);
@@ -154,7 +154,7 @@ BODY turn(const qwen3_heads *r, bool is_bf16, const void *w, const float *raw, v
     }
 }
 
-QWEN3_CLONES void qwen3_turn(const qwen3_heads *r, const void *w, const float *raw, void *turned,
+MODEL_KERNEL void qwen3_turn(const qwen3_heads *r, const void *w, const float *raw, void *turned,
                              float *rstd) {
     if (r->dtype == HP_BF16)
         turn(r, true, w, raw, turned, rstd);
@@ -200,7 +200,7 @@ BODY turn_backward(const qwen3_heads *r, bool is_bf16, const void *w, const floa
     }
 }
 
-QWEN3_CLONES void qwen3_turn_backward(const qwen3_heads *r, const void *w, const float *raw,
+MODEL_KERNEL void qwen3_turn_backward(const qwen3_heads *r, const void *w, const float *raw,
                                       const float *rstd, const float *d_turned, void *d_raw,
                                       float *d_w) {
     if (r->dtype == HP_BF16)
@@ -221,7 +221,7 @@ BODY swiglu(size_t n, bool is_bf16, const float *restrict gate, const float *res
         qwen3_store(act, i, is_bf16, gate[i] * sigmoid(gate[i]) * up[i]);
 }
 
-QWEN3_CLONES void qwen3_swiglu(hp_dtype dtype, size_t n, const float *gate, const float *up,
+MODEL_KERNEL void qwen3_swiglu(hp_dtype dtype, size_t n, const float *gate, const float *up,
                                void *act) {
     if (dtype == HP_BF16)
         swiglu(n, true, gate, up, act);
@@ -241,7 +241,7 @@ BODY swiglu_backward(size_t n, bool is_bf16, const float *restrict gate, const f
     }
 }
 
-QWEN3_CLONES void qwen3_swiglu_backward(hp_dtype dtype, size_t n, const float *gate,
+MODEL_KERNEL void qwen3_swiglu_backward(hp_dtype dtype, size_t n, const float *gate,
                                         const float *up, const float *d_act, void *act,
                                         void *d_gate, void *d_up) {
     if (dtype == HP_BF16)
@@ -283,7 +283,7 @@ static inline double log_of_sum(const float *row, size_t n, float most) {
     return log(sum);
 }
 
-QWEN3_CLONES double qwen3_cross_entropy(size_t n, size_t vocab, const float *logits,
+MODEL_KERNEL double qwen3_cross_entropy(size_t n, size_t vocab, const float *logits,
                                         const int32_t *targets, qwen3_softmax *rows) {
     double loss = 0;
     for (size_t i = 0; i < n; i++, logits += vocab) {
@@ -314,7 +314,7 @@ BODY cross_entropy_row(bool is_bf16, size_t vocab, float *logits, size_t target,
     }
 }
 
-QWEN3_CLONES void qwen3_cross_entropy_backward(hp_dtype dtype, size_t n, size_t vocab,
+MODEL_KERNEL void qwen3_cross_entropy_backward(hp_dtype dtype, size_t n, size_t vocab,
                                                const int32_t *targets, const qwen3_softmax *rows,
                                                float weight, float *logits) {
     for (size_t i = 0; i < n; i++, logits += vocab) {

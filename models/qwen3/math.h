@@ -9,23 +9,15 @@
 #ifndef QWEN3_MATH_H
 #define QWEN3_MATH_H
 
+#include "../kernel.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* Before a function of plain loops: one copy per vector width, chosen when the program is loaded.
- * x86-64-v4 is AVX-512 with the 16-bit elements that bf16 needs (avx512f alone has none: loops that
- * store bf16 take half as long again, or twice). Sanitizers cannot run the choice, and clang 14
- * gives such a function another name in the object file than its callers use. */
-#if defined(__x86_64__) && !defined(__clang__) && !defined(HP_PLAIN_KERNELS)
-#define QWEN3_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-#else
-#define QWEN3_CLONES
-#endif
-
-/* Inside such a function: compiled into each of its copies. */
+/* Inside a MODEL_KERNEL: compiled into each of its copies. */
 #define QWEN3_INLINE static inline __attribute__((always_inline))
 
 /* bf16 is the upper half of an fp32. Rounded to nearest even; a NaN stays a (quiet) NaN. */
