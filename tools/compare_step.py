@@ -3,14 +3,15 @@
 #
 # compare_step.py - one training step of Qwen3 here and in eager PyTorch, in one interleaved run.
 #
-# usage: compare_step.py PROBE [--steps N] [--core N] [--torch-profile]     (PROBE: qwen3_probe)
+# usage: compare_step.py BUILD [--steps N] [--core N] [--most RATIO] [--torch-profile]
 #
 # Both start from the same weights, see the same tokens, run one thread on the same core, and step
 # in turn: each sleeps while the other computes. A step is forward, backward and AdamW, fp32, with
 # nothing computed again. The peer is Transformers' model with PyTorch's own attention and whichever
 # of its three AdamW loops is the fastest here. The losses must agree, or the two did not do the same
 # work.
-# Prints medians, their ratio, and where our time goes. Needs torch and transformers.
+# Prints medians, their ratio, and where our time goes. The exit status is 1 when the ratio is above
+# --most. Needs torch and transformers.
 import argparse
 import json
 import os
@@ -29,11 +30,15 @@ SHAPE = {
 }
 
 parser = argparse.ArgumentParser()
-parser.add_argument("probe")
+parser.add_argument("build", help="the build folder, for its tests/model/qwen3_probe")
 parser.add_argument("--steps", type=int, default=15)
+parser.add_argument("--most", type=float, default=1.15, help="ratio of steps, ours to PyTorch's")
 parser.add_argument("--core", type=int, default=min(os.sched_getaffinity(0)))
 parser.add_argument("--torch-profile", action="store_true", help="where PyTorch's time goes")
 options = parser.parse_args()
+probe = os.path.join(options.build, "tests", "model", "qwen3_probe")
+if not os.path.exists(probe):
+    sys.exit(f"compare_step: expected {probe}, which is not there: build the tests first")
 
 # Before torch starts a thread; the probe inherits it.
 os.sched_setaffinity(0, {options.core})
@@ -97,7 +102,7 @@ class Ours:
         words = [config, "fp32", "1x1", str(N_ROWS), str(SEQ), os.path.join(folder, "tokens"),
                  "save", os.path.join(folder, "weights"), "fp32", "1000000000", "serve", str(RATE)]
         self.process = subprocess.Popen(
-            [options.probe, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [probe, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         # The weights are on disk once the first step has been answered; it is not measured.
         self.first = self.timed_step()
@@ -118,6 +123,19 @@ class Ours:
 
 def medians(steps):
     return {key: statistics.median(step[key] for step in steps) for key in steps[0]}
+
+
+def print_shares(m):
+    """Where our time goes; the rest is what stands between the products."""
+    products, attention = m["products_ms"], m["attention_products_ms"]
+    parts = {
+        "products with weights": products,
+        "products of attention": attention,
+        "rest of the passes": m["forward_ms"] + m["backward_ms"] - products - attention,
+        "optimizer": m["optimizer_ms"],
+    }
+    for name, ms in parts.items():
+        print(f"      {ms:8.1f} ms {100 * ms / m['step_ms']:5.1f} %  {name}")
 
 
 def profile(theirs):
@@ -147,15 +165,13 @@ def main(folder):
     apart = max(abs(a - b) for a, b in losses)
     m, t = medians(our_steps), medians(their_steps)
     ratios = [a["step_ms"] / b["step_ms"] for a, b in zip(our_steps, their_steps)]
-    kernels = m["products_ms"] + m["attention_products_ms"]
-    rest = m["forward_ms"] + m["backward_ms"] - kernels
     print(f"loss {losses[0][0]:.4f} -> {losses[-1][0]:.4f}, apart by at most {apart:.1e}")
-    print(f"ours  {m['step_ms']:8.1f} ms = forward {m['forward_ms']:.1f} + backward "
-          f"{m['backward_ms']:.1f} + optimizer {m['optimizer_ms']:.1f}")
-    print(f"      products with weights {m['products_ms']:.1f}, of attention "
-          f"{m['attention_products_ms']:.1f}, rest of the passes {rest:.1f}")
+    print(f"ours  {m['step_ms']:8.1f} ms: forward {m['forward_ms']:.1f}, backward "
+          f"{m['backward_ms']:.1f}, optimizer {m['optimizer_ms']:.1f}")
+    print_shares(m)
     print(f"torch {t['step_ms']:8.1f} ms")
-    print(f"ratio ours / torch: {m['step_ms'] / t['step_ms']:.3f} of medians; of pairs "
+    ratio = m["step_ms"] / t["step_ms"]
+    print(f"ratio ours / torch: {ratio:.3f} of medians (at most {options.most:g}); of pairs "
           f"{min(ratios):.3f} to {max(ratios):.3f}, median {statistics.median(ratios):.3f}")
     print(f"on a core that others use too: CPU time {m['cpu_ms']:.1f} ms / {t['cpu_ms']:.1f} ms = "
           f"{m['cpu_ms'] / t['cpu_ms']:.3f}")
@@ -163,6 +179,8 @@ def main(folder):
         profile(theirs)
     if not apart <= 1e-3:
         sys.exit("compare_step: expected losses within 1e-3, the two did not do the same work")
+    if not ratio <= options.most:
+        sys.exit(f"compare_step: expected a ratio of at most {options.most:g}, given {ratio:.3f}")
 
 
 with tempfile.TemporaryDirectory() as temporary:
