@@ -147,6 +147,7 @@ static void headers_that_lie(void **state) {
         {"[288,292]", "[288,296]", {ONE ": tensor \"scalar\": expected data_offsets"}},
         {"[288,292]", "[288]", {ONE ": tensor \"scalar\": expected data_offsets"}},
         {"[5,3]", "[5,-3]", {ONE ": tensor \"w\": expected a shape"}},
+        {"[5,3]", "[4611686018427387904,4]", {ONE ": tensor \"w\": expected a shape", "product"}},
         {"\"half\"", "\"w\"", {ONE ": tensor \"w\": expected once, found twice"}},
         {"{\"__metadata__\"", "[\"__metadata__\"", {ONE ": expected"}},
     };

@@ -198,7 +198,9 @@ static hp_status parse_tensor(hpi_safetensors *file, hpi_json_at key, uint64_t d
         return HPI_FAIL(HP_ERR_FORMAT, "%s: tensor \"%s\": expected a dtype such as F32, found %s",
                         file->path, tensor->name, dtype ? dtype : "none");
     if (!parse_shape(json, key + 1, tensor))
-        return HPI_FAIL(HP_ERR_FORMAT, "%s: tensor \"%s\": expected a shape of at most %d sizes",
+        return HPI_FAIL(HP_ERR_FORMAT,
+                        "%s: tensor \"%s\": expected a shape of at most %d sizes, whose "
+                        "product in bytes fits into 64 bits",
                         file->path, tensor->name, HP_MAX_DIMS);
     if (!parse_offsets(json, key + 1, &begin, &end) || end - begin != tensor->n_bytes)
         return HPI_FAIL(HP_ERR_FORMAT,

@@ -5,8 +5,9 @@
  *
  * A file is the size of the header (8 bytes, little endian), the header (JSON: name -> dtype,
  * shape, data_offsets; "__metadata__" -> strings), then the tensors' bytes, row-major and little
- * endian, without gaps. We add an XXH3 of each tensor to the metadata. A file that is opened has
- * been checked: sizes agree with the file's, the tensors tile the data, no name comes twice.
+ * endian, without gaps. Those of checkpoints have an XXH3 of each tensor in the metadata. A file
+ * that is opened has been checked: sizes agree with the file's, the tensors tile the data, no name
+ * comes twice.
  * Source: github.com/huggingface/safetensors, "Format".
  */
 #ifndef HPI_SAFETENSORS_H
@@ -36,8 +37,9 @@ bool hpi_safetensors_dtype_parse(const char *name, hp_dtype *out_dtype);
  * header is too large, ARGUMENT for the name "__metadata__". The caller frees the text. */
 hp_status hpi_safetensors_header(const char *path, hpi_tensor *tensors, uint64_t n_tensors,
                                  hpi_text *out_header);
-/* Write and sync a file that does not exist yet; a failure leaves none. Larger elements come first,
- * so each tensor is aligned. Errors: FILE naming the path, ARGUMENT for the name "__metadata__". */
+/* Write and sync a file that does not exist yet, with checksums; a failure leaves none. Larger
+ * elements come first, so each tensor is aligned. Errors: FILE naming the path, ARGUMENT for the
+ * name "__metadata__". */
 hp_status hpi_safetensors_write(const char *path, const hpi_tensor *tensors, uint64_t n_tensors);
 
 typedef struct hpi_safetensors {

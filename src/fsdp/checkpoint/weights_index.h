@@ -2,8 +2,8 @@
  *
  * fsdp/checkpoint/weights_index.h - model.safetensors.index.json: which file holds which tensor.
  *
- *     {"metadata": {"total_size": 123}, "weight_map": {"TENSOR":
- * "model-00001-of-00002.safetensors", ...}}
+ *     {"metadata": {"total_size": 123},
+ *      "weight_map": {"TENSOR": "model-00001-of-00002.safetensors", ...}}
  *
  * An index that was read has been checked: every file has a plain name, so nothing outside the
  * directory can be meant, and no tensor comes twice. Source: Hugging Face Transformers, "Big
