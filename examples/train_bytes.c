@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * train_bytes.c - the smallest complete program: train a model over ranks, by the C API alone.
+ * train_bytes.c - the program to read second, after linear.c: a model that stands in files of its
+ * own (models/bytes_mlp), trained over ranks on a text.
  *
  *     hprun -n 4 train_bytes data/genesis_to_deuteronomy.txt
  *
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 100, WINDOW = 16, SEQ = 64, BATCH = 8, SAMPLE_BYTES = WINDOW + SEQ };
+enum { STEPS = 100, WINDOW = 16, SEQ = 64, BATCH = 4, SAMPLE_BYTES = WINDOW + SEQ };
 
 /* Every function that can fail returns a status, and hp_last_error says why. A rank that ends here
  * leaves its peers nothing to wait for: their next call tells them so. */
