@@ -10,14 +10,18 @@ function(hp_glob out_files)
 endfunction()
 
 # FOLDER/NAME.c, with FOLDER/NAME/*.c where there are any, becomes the executable DIRECTORY/NAME.
+# Their names come back in the variable FOLDER.
 function(hp_programs folder directory)
   hp_glob(mains ${folder}/*.c)
+  set(names "")
   foreach(main ${mains})
     cmake_path(GET main STEM name)
+    list(APPEND names ${name})
     hp_glob(parts ${folder}/${name}/*.c)
     add_executable(${name} ${main} ${parts})
     target_link_libraries(${name} PRIVATE flags models)
     set_target_properties(${name} PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${directory})
   endforeach()
+  set(${folder} ${names} PARENT_SCOPE)
 endfunction()

@@ -4,14 +4,15 @@
 # get what they need of the library when they are opened, and link against nothing of ours. In the
 # build tree as in an installed one they lie in lib/hyperparallel.
 
-# NAME.so from plugins/NAME.c.
+# NAME.so from plugins/NAME.c, added to the list `plugins`.
+set(plugins "")
 function(hp_plugin name library include)
   add_library(${name} MODULE plugins/${name}.c)
   target_link_libraries(${name} PRIVATE flags ${library})
   target_include_directories(${name} SYSTEM PRIVATE ${include})
   set_target_properties(${name} PROPERTIES
     PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib/hyperparallel)
-  install(TARGETS ${name} DESTINATION lib/hyperparallel)
+  set(plugins ${plugins} ${name} PARENT_SCOPE)
 endfunction()
 
 find_path(ONEDNN_INCLUDE oneapi/dnnl/dnnl_version.h)

@@ -2,12 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # A program of a user builds against the installed library, through pkg-config, with the shared and
-# with the static library, reports the version of the headers, and finds the plug-ins.
+# with the static library, starts, reports the version of the headers, and finds the plug-ins; so does
+# the first example. What was built in part is not installed at all.
 set -euo pipefail
 build=$1
 PATH=/usr/bin:$PATH # Debian's own cmake
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
+
+fail() {
+    echo "test_install: $*" >&2
+    exit 1
+}
 
 cmake --install "$build" --prefix "$prefix" >/dev/null
 export PKG_CONFIG_PATH
@@ -33,13 +39,24 @@ END
 engine=plain
 [ ! -f "$prefix/lib/hyperparallel/matmul_onednn.so" ] || engine=onednn
 expected="$("${config[@]}" --modversion) 1 $engine"
+# As README.md says it; nothing else tells the program where the library lies.
+unset LD_LIBRARY_PATH
+read -ra flags <<<"$("${config[@]}" --cflags --libs)"
+flags+=(-lm "-Wl,-rpath,$("${config[@]}" --variable=libdir)")
+gcc -std=c17 "$prefix/user.c" "${flags[@]}" -o "$prefix/shared"
 # shellcheck disable=SC2046 # flags are words
-gcc -std=c17 "$prefix/user.c" $("${config[@]}" --cflags --libs) -o "$prefix/shared"
-# shellcheck disable=SC2046
 gcc -std=c17 "$prefix/user.c" $("${config[@]}" --cflags) \
     "$(find "$prefix" -name libhyperparallel.a)" -pthread -lm -o "$prefix/bin/static"
-
-lib=$(dirname "$(find "$prefix" -name libhyperparallel.so)")
-for said in "$(LD_LIBRARY_PATH=$lib "$prefix/shared")" "$("$prefix/bin/static")"; do
-    [ "$said" = "$expected" ] || { echo "expected '$expected', given '$said'"; exit 1; }
+for said in "$("$prefix/shared")" "$("$prefix/bin/static")"; do
+    [ "$said" = "$expected" ] || fail "expected '$expected', given '$said'"
 done
+
+gcc -std=c17 examples/linear.c "${flags[@]}" -o "$prefix/linear"
+"$prefix/bin/hprun" -n 2 "$prefix/linear" "$prefix/checkpoint" >"$prefix/said"
+grep -q '^step 100: loss 0\.0' "$prefix/said" || fail "linear: $(cat "$prefix/said")"
+
+cmake -S . -B "$prefix/unbuilt" -G Ninja >/dev/null
+! cmake --install "$prefix/unbuilt" --prefix "$prefix/half" >"$prefix/said" 2>&1 ||
+    fail "expected no install of what is not built"
+grep -q 'expected everything to be built' "$prefix/said" || fail "unbuilt: $(cat "$prefix/said")"
+[ ! -e "$prefix/half" ] || fail "expected nothing, found $(find "$prefix/half")"
