@@ -18,26 +18,21 @@ static const char shipped_name[] = "genesis_to_deuteronomy.txt";
 
 /* ---- opening ---- */
 
-/* ../../data/NAME from the folder that `file` stands in; the program's is build/bin, that of this
- * source file is programs/hptrain. */
-static bool shipped_beside(const char *file, size_t length, char out_path[PATH_MAX]) {
-    char path[PATH_MAX];
-    while (length > 0 && file[length - 1] != '/')
-        length--;
-    const int n = snprintf(path, sizeof path, "%.*s../../data/%s", (int)length, file, shipped_name);
-    return n > 0 && (size_t)n < sizeof path && realpath(path, out_path) != NULL;
-}
-
+/* The text lies in ../share/hyperparallel from the program, in a prefix as in the build tree. */
 static hp_status shipped_path(char out_path[PATH_MAX]) {
-    char program[PATH_MAX];
-    const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
-    if (length > 0 && shipped_beside(program, (size_t)length, out_path))
-        return HP_OK;
-    if (shipped_beside(__FILE__, strlen(__FILE__), out_path))
+    char program[PATH_MAX], path[PATH_MAX];
+    const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(program, '/');
+    if (slash)
+        *slash = '\0';
+    const int n =
+        snprintf(path, sizeof path, "%s/../share/hyperparallel/%s", program, shipped_name);
+    if (slash && (size_t)n < sizeof path && realpath(path, out_path))
         return HP_OK;
     return fail(HP_ERR_FILE,
-                "expected the shipped text ../../data/%s beside the program, found none; "
-                "--data FILE names another",
+                "expected the shipped text ../share/hyperparallel/%s beside the program, found "
+                "none; --data FILE names another",
                 shipped_name);
 }
 

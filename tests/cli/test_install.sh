@@ -55,6 +55,11 @@ gcc -std=c17 examples/linear.c "${flags[@]}" -o "$prefix/linear"
 "$prefix/bin/hprun" -n 2 "$prefix/linear" "$prefix/checkpoint" >"$prefix/said"
 grep -q '^step 100: loss 0\.0' "$prefix/said" || fail "linear: $(cat "$prefix/said")"
 
+# The text that is installed, and not the one of this tree.
+"$prefix/bin/hptrain" --model bytes-mlp --steps 1 --eval-every 0 --output json --log "$prefix/log" >"$prefix/said"
+grep -q "$prefix/share/hyperparallel/genesis_to_deuteronomy.txt" "$prefix/log" ||
+    fail "hptrain: expected the installed text, given $(cat "$prefix/log")"
+
 cmake -S . -B "$prefix/unbuilt" -G Ninja >/dev/null
 ! cmake --install "$prefix/unbuilt" --prefix "$prefix/half" >"$prefix/said" 2>&1 ||
     fail "expected no install of what is not built"
