@@ -256,10 +256,10 @@ typedef struct hp_weights_config {
     { sizeof(hp_weights_config), HP_FP32, UINT64_C(5000000000), 0, 0, 0 }
 
 /* Write the whole weights as `directory`: model.safetensors, or several files and
- * model.safetensors.index.json. config NULL: defaults. Each rank of one replica writes its own
- * intervals; no rank holds more than a piece. An alias is not written. The directory is written
- * beside and exchanged for the one that was there, whose other files (a tokenizer's) are kept: a
- * kill at any moment leaves the old or the new. A directory that holds directories is refused.
+ * model.safetensors.index.json. config NULL: defaults. The ranks of one replica write in pieces; no
+ * rank holds more than a few. An alias is not written. The directory is written beside and
+ * exchanged for the one that was there, whose other files (a tokenizer's) are kept: a kill at any
+ * moment leaves the old or the new. Directories in it are moved over after that.
  * Collective. Errors: FILE on every rank, naming the rank and path; ARGUMENT, STATE (inside a
  * pass), MISMATCH (another configuration on other ranks), MEMORY. */
 HP_MUST_CHECK hp_status hp_weights_save(hp_fsdp *fsdp, const char *directory,
