@@ -46,6 +46,12 @@ uint64_t hpi_alloc_count(void);
 /* Make the n-th allocation from now fail (1 is the next); 0 turns it off. For tests. */
 void hpi_alloc_fail_after(uint64_t n);
 
+/* The descriptor as one of 3 or above that closes on exec, for who wraps the call that made it;
+ * negative, with errno, where that failed or there is no room: then the old one is closed. */
+int hpi_fd_above_stdio(int fd);
+/* The same around pipe2 and socketpair: 0, or negative with both closed. */
+int hpi_fds_above_stdio(int failed, int fds[2]);
+
 /* CLOCK_MONOTONIC, one clock for all processes of a node. */
 uint64_t hpi_now_ns(void);
 void hpi_sleep_ns(uint64_t ns);
@@ -89,19 +95,41 @@ double hpi_random_unit(uint64_t *state);
 /* XXH3, 64 bits, seed 0. Source: Yann Collet, xxHash. */
 uint64_t hpi_checksum(const void *data, uint64_t n_bytes);
 
-/* bf16 <-> fp32, round to nearest even; a NaN stays a (quiet) NaN. */
-static inline float hpi_bf16_to_fp32(uint16_t h) {
-    const uint32_t bits = (uint32_t)h << 16;
+/* The bits of an fp32, and the fp32 of some bits. */
+static inline uint32_t hpi_bits_of_fp32(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+static inline float hpi_fp32_of_bits(uint32_t bits) {
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
+
+/* bf16 <-> fp32, round to nearest even; a NaN stays a (quiet) NaN. */
+static inline float hpi_bf16_to_fp32(uint16_t h) {
+    return hpi_fp32_of_bits((uint32_t)h << 16);
+}
 static inline uint16_t hpi_fp32_to_bf16(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
+    const uint32_t bits = hpi_bits_of_fp32(f);
     if ((bits & 0x7fffffffU) > 0x7f800000U)
         return (uint16_t)((bits >> 16) | 0x40U);
     return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+/* fp64 on its way to bf16 or fp16. Through a nearest fp32 it could be rounded twice; "to odd", what
+ * is cut off leaves a mark in the last bit, and the second rounding sees on which side of a tie the
+ * value was. Source: Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved
+ * algorithms using rounding to odd" (p + 2 bits suffice). */
+static inline float hpi_fp64_to_fp32_odd(double d) {
+    const float f = (float)d;
+    const uint32_t bits = hpi_bits_of_fp32(f);
+    if ((double)f == d || d != d)
+        return f;
+    /* Inexact: of the two neighbours the one whose last bit is 1. */
+    const bool is_beyond = (f < 0 ? -(double)f : (double)f) > (d < 0 ? -d : d);
+    return hpi_fp32_of_bits(bits & 1U ? bits : is_beyond ? bits - 1 : bits + 1);
 }
 
 /* hp_convert for callers whose operands are known to be good. */

@@ -22,18 +22,8 @@ static double bf16_to_fp64(uint16_t h) {
     return (double)hpi_bf16_to_fp32(h);
 }
 
-/* Through fp32 a value could be rounded twice: first to a tie of bf16, then the wrong way. A tie
- * that is not exact is moved one fp32 step back to the side on which the value was. */
 static uint16_t fp64_to_bf16(double d) {
-    float f = (float)d;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if ((bits & 0xffffU) == 0x8000U && (double)f != d) {
-        const bool was_larger = (d < 0 ? -d : d) > (double)(f < 0 ? -f : f);
-        bits += was_larger ? 1U : UINT32_MAX;
-        memcpy(&f, &bits, sizeof f);
-    }
-    return hpi_fp32_to_bf16(f);
+    return hpi_fp32_to_bf16(hpi_fp64_to_fp32_odd(d));
 }
 
 #define LOOP(name, in_t, out_t, function)                                                          \

@@ -1,38 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * floats.c - fp16 added to the dtypes that room `coll` converts.
+ * floats.c - fp16 added to the dtypes that hpi_convert takes.
  *
  * fp16 goes through fp32, which holds each of its values. From fp64 that would round twice, so the
- * step to fp32 is "to odd" there: what is cut off leaves a mark in the last bit, and the second
- * rounding sees on which side of a tie the value was. Source: Boldo and Melquiond 2008, "Emulation
- * of FMA and correctly rounded sums: proved algorithms using rounding to odd" (p + 2 bits suffice).
+ * step to fp32 is "to odd" there: see hpi_fp64_to_fp32_odd.
  */
 #include "floats.h"
-#include "../../coll/coll.h"
-
-static inline uint32_t bits_of(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
+#include "../../base/base.h"
 
 static inline float fp16_to_fp32(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000U) << 16, rest = h & 0x7fffU;
-    const uint32_t small = bits_of((float)(int32_t)rest * 0x1p-24F);
+    const uint32_t small = hpi_bits_of_fp32((float)(int32_t)rest * 0x1p-24F);
     const uint32_t usual = (rest << 13) + (rest < 0x7c00U ? 112U << 23 : 224U << 23);
-    return float_of(sign | (rest < 0x400U ? small : usual));
+    return hpi_fp32_of_bits(sign | (rest < 0x400U ? small : usual));
 }
 
 static inline uint16_t fp32_to_fp16(float f) {
-    const uint32_t sign = bits_of(f) >> 16 & 0x8000U, rest = bits_of(f) & 0x7fffffffU;
+    const uint32_t sign = hpi_bits_of_fp32(f) >> 16 & 0x8000U,
+                   rest = hpi_bits_of_fp32(f) & 0x7fffffffU;
     /* Beside 0.5 the last bit is worth 2^-24, as in the smallest numbers of fp16. */
-    const uint32_t small = bits_of(float_of(rest) + 0.5F) - bits_of(0.5F);
+    const uint32_t small = hpi_bits_of_fp32(hpi_fp32_of_bits(rest) + 0.5F) - hpi_bits_of_fp32(0.5F);
     const uint32_t usual = (rest - (112U << 23) + 0xfffU + (rest >> 13 & 1U)) >> 13;
     const uint32_t nan = 0x7e00U | (rest >> 13 & 0x3ffU);
     const uint32_t finite = rest < 113U << 23 ? small : usual;
@@ -41,17 +28,7 @@ static inline uint16_t fp32_to_fp16(float f) {
     return (uint16_t)(sign | (rest < 0x477ff000U ? finite : large));
 }
 
-static inline float fp64_to_fp32_odd(double d) {
-    const float f = (float)d;
-    const uint32_t bits = bits_of(f);
-    if ((double)f == d || d != d)
-        return f;
-    /* Inexact: of the two neighbours the one whose last bit is 1. */
-    const bool is_beyond = (f < 0 ? -(double)f : (double)f) > (d < 0 ? -d : d);
-    return float_of(bits & 1U ? bits : is_beyond ? bits - 1 : bits + 1);
-}
-
-/* Between fp16 and fp32, and the odd step; what does not stand here is room coll's. */
+/* Between fp16 and fp32, and the odd step; what does not stand here is room base's. */
 HPI_KERNEL static void widen(const uint16_t *in, float *out, uint64_t count) {
     for (uint64_t i = 0; i < count; i++)
         out[i] = fp16_to_fp32(in[i]);
@@ -64,7 +41,7 @@ HPI_KERNEL static void narrow(const float *in, uint16_t *out, uint64_t count) {
 
 static void narrow_odd(const double *in, float *out, uint64_t count) {
     for (uint64_t i = 0; i < count; i++)
-        out[i] = fp64_to_fp32_odd(in[i]);
+        out[i] = hpi_fp64_to_fp32_odd(in[i]);
 }
 
 enum { BLOCK = 512 };
