@@ -168,8 +168,8 @@ HP_MUST_CHECK hp_status hp_backward_end(hp_unit *unit);
 const void *hp_param_data(const hp_unit *unit, int param);
 /* Where to write the full gradient between backward begin and end; same shape, in the dtype that
  * hp_param_dtypes gives. Every element must be written (contents are not zero), rounded once from
- * fp32. A trainable parameter whose gradient was not asked for counts as zero. NULL for frozen and
- * ignored parameters. */
+ * fp32 (hp_convert). A trainable parameter whose gradient was not asked for counts as zero. NULL
+ * for frozen and ignored parameters. */
 void *hp_param_grad(hp_unit *unit, int param);
 
 /* What hp_param_data and hp_param_grad point to, by the declaration and the precision policy; of a
