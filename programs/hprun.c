@@ -4,6 +4,8 @@
  *
  * The command line around hp_launch, which does everything; what it says goes to standard error.
  */
+#include "standard.h"
+
 #include <hyperparallel/base.h>
 #include <hyperparallel/world.h>
 
@@ -103,6 +105,7 @@ int main(int argc, char **argv) {
     hp_launch_config config = HP_LAUNCH_CONFIG_INIT;
     hp_error error;
     int status = 0;
+    open_missing_stdio();
     config.n_ranks = n_cores();
     config.say = say;
     argp_program_version_hook = print_version;

@@ -9,6 +9,7 @@
 #include "hptrain/fail.h"
 #include "hptrain/options.h"
 #include "hptrain/train.h"
+#include "standard.h"
 
 /* world_rank: -1 before there is a world. */
 static int finish(hp_status status, int world_rank) {
@@ -30,6 +31,7 @@ static hp_status run(hp_world *world, options *o) {
 int main(int argc, char **argv) {
     options o;
     hp_world *world = NULL;
+    open_missing_stdio();
     const hp_status parsed = options_parse(argc, argv, &o);
     hp_status status = hp_world_create(NULL, &world);
     if (status < 0)

@@ -13,6 +13,7 @@
 #include "trace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -180,8 +181,16 @@ static hp_status fail_file(const hp_trace *trace, const char *path, const char *
                          trace->rank, path, call, strerror(errno));
 }
 
+static FILE *open_file(const char *path) {
+    const int fd = hpi_fd_above_stdio(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (!file && fd >= 0)
+        close(fd);
+    return file;
+}
+
 static hp_status write_file(const hp_trace *trace, const char *path) {
-    struct writer w = {.file = fopen(path, "we"), .trace = trace};
+    struct writer w = {.file = open_file(path), .trace = trace};
     if (!w.file)
         return fail_file(trace, path, "open");
     hp_status status = put_trace(&w);

@@ -204,7 +204,7 @@ static hp_status watch_early(hp_world *world, const hello *all) {
     for (int i = 0; i < world->n_ranks; i++) {
         if (i == world->rank || !own->pid_namespace || all[i].pid_namespace != own->pid_namespace)
             continue;
-        const int pidfd = (int)syscall(SYS_pidfd_open, all[i].pid, 0);
+        const int pidfd = hpi_fd_above_stdio((int)syscall(SYS_pidfd_open, all[i].pid, 0));
         if (pidfd < 0)
             return errno == ESRCH
                        ? HPI_FAIL_RANK(HP_ERR_PEER, i, "rank %d died while the ranks started", i)

@@ -204,7 +204,7 @@ static hp_status block_signals(hpi_launcher *l) {
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigaddset(&l->passed_on, signals[i]);
     pthread_sigmask(SIG_BLOCK, &l->passed_on, &l->old_mask);
-    l->signal_fd = signalfd(-1, &l->passed_on, SFD_CLOEXEC | SFD_NONBLOCK);
+    l->signal_fd = hpi_fd_above_stdio(signalfd(-1, &l->passed_on, SFD_CLOEXEC | SFD_NONBLOCK));
     if (l->signal_fd < 0)
         return HPI_FAIL(HP_ERR_SYSTEM, "expected a signalfd: %s", strerror(errno));
     return HP_OK;

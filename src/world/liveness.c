@@ -47,7 +47,7 @@ void hpi_liveness_close(hp_world *world) {
 static hp_status watch(hp_world *world, int fd, uint32_t events, int who) {
     struct epoll_event event = {.events = events, .data.fd = who};
     if (world->epoll_fd < 0)
-        world->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+        world->epoll_fd = hpi_fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
     if (world->epoll_fd < 0 || epoll_ctl(world->epoll_fd, EPOLL_CTL_ADD, fd, &event))
         return HPI_FAIL(HP_ERR_SYSTEM, "expected to watch for the end of rank %d, epoll: %s", who,
                         strerror(errno));

@@ -29,7 +29,7 @@ static hp_status memfd_size(int fd, uint64_t bytes) {
 }
 
 static hp_status memfd_open(const char *name, int *out_fd) {
-    *out_fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    *out_fd = hpi_fd_above_stdio(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (*out_fd < 0)
         return HPI_FAIL(HP_ERR_SYSTEM, "expected a shared segment, memfd_create: %s",
                         strerror(errno));

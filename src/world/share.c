@@ -74,7 +74,7 @@ static hp_status socket_open(hpi_share *s) {
     const int on = 1;
     if (getrandom(s->token, sizeof s->token, 0) != (ssize_t)sizeof s->token)
         return HPI_FAIL(HP_ERR_SYSTEM, "expected random bytes, getrandom: %s", strerror(errno));
-    s->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    s->fd = hpi_fd_above_stdio(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const socklen_t length = address_of(s->token, &address);
     if (s->fd < 0 || setsockopt(s->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) ||
         bind(s->fd, (const struct sockaddr *)&address, length))
@@ -181,7 +181,9 @@ static hp_status keep(hp_world *world, share_arrival *a) {
     if (!parcel)
         return HP_ERR_MEMORY;
     if (s->pidfds[from] < 0) {
-        s->pidfds[from] = a->pidfd >= 0 ? a->pidfd : (int)syscall(SYS_pidfd_open, a->sender.pid, 0);
+        s->pidfds[from] = a->pidfd >= 0
+                              ? a->pidfd
+                              : hpi_fd_above_stdio((int)syscall(SYS_pidfd_open, a->sender.pid, 0));
         a->pidfd = -1;
     }
     *parcel = (share_parcel){s->parcels, from, a->fd, a->message.key};
@@ -206,8 +208,11 @@ static hp_status take_in(hp_world *world) {
                    : HPI_FAIL(HP_ERR_SYSTEM, "expected a descriptor from a rank, recvmsg: %s",
                               strerror(errno));
     read_controls(&header, &a);
+    const bool has_come = a.fd >= 0;
+    a.fd = hpi_fd_above_stdio(a.fd);
+    a.pidfd = hpi_fd_above_stdio(a.pidfd);
     hp_status status = HP_OK;
-    if (header.msg_flags & MSG_CTRUNC && a.fd < 0)
+    if (a.fd < 0 && (has_come || header.msg_flags & MSG_CTRUNC))
         status = HPI_FAIL(HP_ERR_LIMIT, "expected to take a descriptor from a rank, this process "
                                         "may have no more of them (RLIMIT_NOFILE, ulimit -n)");
     else if (is_ours(world, &a, n_bytes))

@@ -99,7 +99,8 @@ static hp_status make_environment(const hpi_launcher *l, int rank, int port, ran
 /* ---- what a rank inherits ------------------------------------------------------------------- */
 
 static hp_status make_segment(hpi_child *c) {
-    c->segment_fd = memfd_create("hyperparallel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    c->segment_fd =
+        hpi_fd_above_stdio(memfd_create("hyperparallel", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (c->segment_fd < 0 || ftruncate(c->segment_fd, (off_t)HPI_PAGE_BYTES))
         return HPI_FAIL(HP_ERR_SYSTEM, "expected a shared segment for a rank: %s", strerror(errno));
     void *page = mmap(NULL, HPI_PAGE_BYTES, PROT_READ, MAP_SHARED, c->segment_fd, 0);
@@ -113,7 +114,7 @@ static hp_status make_segment(hpi_child *c) {
 static hp_status make_inherited(hpi_child *c) {
     int pair[2];
     HP_TRY(make_segment(c));
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+    if (hpi_fds_above_stdio(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), pair))
         return HPI_FAIL(HP_ERR_SYSTEM, "expected a socket pair for a rank: %s", strerror(errno));
     c->server_fd = pair[0];
     c->store_fd = pair[1];
@@ -201,7 +202,7 @@ static hp_status start_child(hpi_launcher *l, int rank, rank_environment *e) {
     hpi_child *c = &l->children[rank];
     const pid_t self = getpid();
     c->has_own_group = rank > 0 || !isatty(STDIN_FILENO);
-    if (pipe2(report, O_CLOEXEC))
+    if (hpi_fds_above_stdio(pipe2(report, O_CLOEXEC), report))
         return HPI_FAIL(HP_ERR_SYSTEM, "expected a pipe: %s", strerror(errno));
     const pid_t pid = fork();
     if (pid == 0) {
@@ -218,7 +219,7 @@ static hp_status start_child(hpi_launcher *l, int rank, rank_environment *e) {
     c->pid = pid;
     if (c->has_own_group)
         setpgid(pid, pid); /* in both processes: whoever signals it first finds the group */
-    c->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    c->pidfd = hpi_fd_above_stdio((int)syscall(SYS_pidfd_open, pid, 0));
     if (c->pidfd < 0)
         return HPI_FAIL(HP_ERR_SYSTEM, "expected to watch rank %d, pidfd_open: %s", rank,
                         strerror(errno));

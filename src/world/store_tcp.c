@@ -88,7 +88,8 @@ static hp_status resolve(const tcp_place *place, struct addrinfo **out) {
 
 static int listen_at(int family, const struct sockaddr *address, socklen_t length) {
     const int on = 1;
-    const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int fd =
+        hpi_fd_above_stdio(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return -1;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -135,7 +136,7 @@ static void serve_once(tcp_store *t, struct pollfd *polls) {
         if (polls[1 + i].revents)
             hpi_store_server_read(t->server, i);
     if (polls[0].revents) {
-        const int fd = accept4(t->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+        const int fd = hpi_fd_above_stdio(accept4(t->listen_fd, NULL, NULL, SOCK_CLOEXEC));
         if (fd >= 0)
             (void)hpi_store_server_add(t->server, fd, -1);
     }
@@ -159,7 +160,7 @@ static hp_status open_server(tcp_store *t, const tcp_place *place, uint64_t job)
     HP_TRY(hpi_store_server_create(t->n_ranks, &t->server));
     hpi_store_server_expect(t->server, job);
     HP_TRY(open_listener(place, &t->listen_fd));
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+    if (hpi_fds_above_stdio(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), pair))
         return HPI_FAIL(HP_ERR_SYSTEM, "expected a socket pair: %s", strerror(errno));
     t->fd = pair[0];
     HP_TRY(hpi_store_server_add(t->server, pair[1], 0));
@@ -176,7 +177,7 @@ static hp_status open_server(tcp_store *t, const tcp_place *place, uint64_t job)
 static int connect_once(const struct addrinfo *all) {
     const int on = 1;
     for (const struct addrinfo *a = all; a; a = a->ai_next) {
-        const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        const int fd = hpi_fd_above_stdio(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
         if (fd >= 0 && !connect(fd, a->ai_addr, a->ai_addrlen)) {
             (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
             return fd;

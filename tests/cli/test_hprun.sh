@@ -42,6 +42,27 @@ expect 137 'rank 1 (pid' -n 2 bash -c '[ "$RANK" = 0 ] && exec sleep 60; kill -K
 grep -q 'was killed by SIGKILL' "$out/said" || fail "expected how rank 1 ended"
 expect 124 'deadline' -n 2 --deadline 0.2 sleep 60
 
+echo "== what is printed goes into no file or memory where standard output is closed"
+train() { # NAME LAUNCHER...: its losses, as they are written
+    local name=$1
+    shift
+    "$@" "$build/bin/hptrain" --model bytes-mlp --width 24 --hidden 40 --blocks 2 --window 8 --batch 4 \
+        --steps 20 --eval-every 4 --eval-samples 16 --log "$out/$name.jsonl" --save "$out/$name"
+    grep -oE '"(loss|held_out_loss)": [^,}]*' "$out/$name.jsonl" >"$out/$name.losses"
+    [ -s "$out/$name.losses" ] || fail "expected losses in the log"
+}
+same() { # NAME NAME
+    cmp "$out/$1.losses" "$out/$2.losses" || fail "$2: expected the losses of $1"
+}
+train open "$hprun" -n 2 >/dev/null
+train closed "$hprun" -n 2 >&-
+same open closed
+train all_closed "$hprun" -n 2 <&- >&- 2>&-
+same open all_closed
+train alone env >/dev/null
+train alone_closed env <&- >&- 2>&-
+same alone alone_closed
+
 echo "== to be asked twice in a row, as timeout does, is to be asked once"
 # shellcheck disable=SC2016
 "$hprun" -n 2 --grace 0 bash -c 'trap "" INT TERM; touch '"$out"'/twice.$RANK; sleep 1' >"$out/said" 2>&1 &

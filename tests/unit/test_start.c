@@ -12,6 +12,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -582,6 +583,64 @@ static void test_no_memory(void **state) {
     assert_int_equal(count_fds(), n_fds);
 }
 
+/* ---- without standard input, output and error ------------------------------------------------ */
+
+enum { N_STDIO = 3 };
+
+static bool is_open(int fd) {
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+/* What is printed may not land in anything of the library's. Of a launcher's ranks all but the
+ * first are given /dev/null to read. 0: it went well. */
+static int stdio_free_body(void *is_of_launcher) {
+    hp_world *world;
+    int n_wrong = 0;
+    alarm(60);
+    if (hp_world_create(NULL, &world))
+        return 1;
+    const bool has_stdin = is_of_launcher && hp_world_rank(world) > 0;
+    for (int fd = has_stdin ? 1 : 0; fd < N_STDIO; fd++)
+        n_wrong += 2 * is_open(fd);
+    n_wrong += has_stdin && !is_open(0);
+    if (!exchanges_well(world))
+        n_wrong += 10;
+    hp_world_destroy(world);
+    return n_wrong;
+}
+
+static void close_stdio(void) {
+    for (int fd = 0; fd < N_STDIO; fd++)
+        close(fd);
+}
+
+static int stdio_torchrun_body(int rank, void *argument) {
+    set_torchrun(rank, argument);
+    close_stdio();
+    return stdio_free_body(NULL);
+}
+
+static int stdio_launcher_body(int rank, void *argument) {
+    hp_launch_config config = HP_LAUNCH_CONFIG_INIT;
+    int code;
+    (void)rank;
+    (void)argument;
+    close_stdio();
+    config.n_ranks = 3;
+    config.body = stdio_free_body;
+    config.argument = &config;
+    return hp_launch(&config, &code) ? 50 : code;
+}
+
+static void test_closed_stdio(void **state) {
+    (void)state;
+    torchrun alone = {.n_ranks = 1, .port = free_port()};
+    torchrun three = {.n_ranks = 3, .port = free_port()};
+    assert_int_equal(run_processes(1, stdio_torchrun_body, &alone), 0);
+    assert_int_equal(run_processes(3, stdio_torchrun_body, &three), 0);
+    assert_int_equal(run_processes(1, stdio_launcher_body, NULL), 0);
+}
+
 typedef struct starved {
     torchrun job;
     int n;             /* the allocation that fails in rank 1 */
@@ -676,6 +735,7 @@ int main(void) {
                                        cmocka_unit_test(test_heap_above_memory),
                                        cmocka_unit_test(test_heap_size),
                                        cmocka_unit_test(test_file_limit),
+                                       cmocka_unit_test(test_closed_stdio),
                                        cmocka_unit_test(test_no_memory),
                                        cmocka_unit_test(test_no_memory_among_processes),
                                        cmocka_unit_test(test_fork)};

@@ -57,7 +57,7 @@ static bool close_synced(int fd) {
 
 hp_status hpi_file_reserve(const char *path, const struct iovec *parts, uint64_t n_parts,
                            uint64_t n_bytes) {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int fd = hpi_fd_above_stdio(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (fd < 0)
         return FAIL_SYSTEM(path, "create");
     uint64_t offset = 0;
@@ -81,7 +81,7 @@ hp_status hpi_file_create(const char *path, const struct iovec *parts, uint64_t 
 }
 
 hp_status hpi_file_open_to_write(const char *path, int *out_fd) {
-    *out_fd = open(path, O_WRONLY | O_CLOEXEC);
+    *out_fd = hpi_fd_above_stdio(open(path, O_WRONLY | O_CLOEXEC));
     return *out_fd >= 0 ? HP_OK : FAIL_SYSTEM(path, "open");
 }
 
@@ -96,7 +96,7 @@ hp_status hpi_file_finish(int fd, const char *path) {
 
 hp_status hpi_file_open(const char *path, int *out_fd, uint64_t *out_bytes) {
     struct stat about;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = hpi_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd < 0)
         return FAIL_SYSTEM(path, "open");
     if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
