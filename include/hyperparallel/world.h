@@ -101,7 +101,8 @@ hp_world *hp_mesh_world(const hp_mesh *mesh);
 
 /* Start `n_ranks` local ranks and watch them: what hprun does. Each rank runs `argv`, or `body` in
  * a forked child when argv is NULL (tests). The ranks die with the caller. When a rank dies or
- * fails, the report names it and what every other rank waited for, and the others are ended. */
+ * fails, the report names it and what every other rank waited for, and the others are ended. Where
+ * all end with 2, the status of a wrong command line, they have said why: there is no report. */
 typedef struct hp_launch_config {
     size_t size; /* sizeof(hp_launch_config) */
     int n_ranks;

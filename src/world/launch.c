@@ -19,7 +19,8 @@
 
 #define MS UINT64_C(1000000)
 /* Waits look for dead peers every 50 ms; survivors that fail by themselves do it in this time. */
-enum { MOMENT_MS = 250, LOOK_MS = 10, AGAIN_MS = 100, IDLE_MS = 60000, EXIT_LATE = 124 };
+enum { MOMENT_MS = 250, LOOK_MS = 10, AGAIN_MS = 100, IDLE_MS = 60000 };
+enum { EXIT_USAGE = 2, EXIT_LATE = 124 };
 
 typedef enum launch_phase {
     RUNNING, /* no rank has failed */
@@ -114,14 +115,38 @@ static void choose_first(hpi_launcher *l) {
             l->first = i;
 }
 
+static bool ended_of_usage(const hpi_child *c) {
+    return c->has_ended && c->code == CLD_EXITED && c->value == EXIT_USAGE;
+}
+
+/* A wrong command line of the program is wrong for all ranks, and the program has said so. */
+static bool is_all_usage(const hpi_launcher *l) {
+    for (int i = 0; i < l->n_ranks; i++)
+        if (!ended_of_usage(&l->children[i]))
+            return false;
+    return true;
+}
+
 /* Name the first rank that failed, as soon as it is clear that it did not follow one that is just
  * ending: such a rank may give itself up a little before its process ends. */
 static void name_first(hpi_launcher *l, bool is_last_call) {
     choose_first(l);
-    if (weight(l, l->first) < 2 && !is_last_call)
+    const bool may_not_matter = weight(l, l->first) < 2 || ended_of_usage(&l->children[l->first]);
+    if (may_not_matter && !is_last_call)
         return;
     l->is_named = true;
     hpi_report_first(l);
+}
+
+/* Who failed is said as soon as that is clear, who waited for whom at the last look. */
+static void report_moment(hpi_launcher *l, bool is_last_look) {
+    hpi_report_look(l);
+    if (is_last_look && is_all_usage(l))
+        return;
+    if (!l->is_named)
+        name_first(l, is_last_look);
+    if (is_last_look)
+        hpi_report_others(l);
 }
 
 static bool is_over(const launch_loop *loop) {
@@ -145,11 +170,9 @@ static void advance(launch_loop *loop) {
         }
     }
     if (loop->phase == MOMENT) {
-        hpi_report_look(l);
-        if (!l->is_named)
-            name_first(l, is_over(loop));
-        if (is_over(loop)) {
-            hpi_report_others(l);
+        const bool is_last_look = is_over(loop);
+        report_moment(l, is_last_look);
+        if (is_last_look) {
             signal_all(l, SIGTERM);
             enter(loop, ENDING, l->config->grace_ms);
         }

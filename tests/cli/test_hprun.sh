@@ -37,6 +37,10 @@ expect 127 'no-such-program' -n 2 no-such-program
 echo "== how a job ended"
 "$hprun" -n 4 true || fail "expected status 0 where every rank has it"
 expect 3 'so did 3 other ranks' -n 4 bash -c 'exit 3'
+expect 2 'by the program' -n 4 bash -c 'echo by the program; exit 2'
+! grep -q hprun "$out/said" || fail "expected nothing to be added to what ranks say of their command line"
+# shellcheck disable=SC2016
+expect 2 'rank 1 (pid' -n 2 bash -c '[ "$RANK" = 0 ] && exec sleep 60; exit 2'
 # shellcheck disable=SC2016
 expect 137 'rank 1 (pid' -n 2 bash -c '[ "$RANK" = 0 ] && exec sleep 60; kill -KILL $$'
 grep -q 'was killed by SIGKILL' "$out/said" || fail "expected how rank 1 ended"
