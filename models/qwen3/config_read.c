@@ -12,12 +12,15 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char call[] = "qwen3_config_read";
 
@@ -319,14 +322,32 @@ static hp_status fail_file(const char *path) {
                         strerror(errno));
 }
 
+/* A FIFO would be waited for without O_NONBLOCK, perhaps for ever. */
+static hp_status open_text(const char *path, int *out_fd) {
+    struct stat about;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return fail_file(path);
+    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
+        close(fd);
+        return hp_error_set(HP_ERR_FILE, call, "%s: expected a regular file, it is not one", path);
+    }
+    *out_fd = fd;
+    return HP_OK;
+}
+
 /* text: [MOST_BYTES + 1]; no more is asked for, whatever the file's size is. */
 static hp_status read_text(const char *path, char *text, size_t *out_n) {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return fail_file(path);
-    const size_t n = fread(text, 1, MOST_BYTES + 1, file);
-    const hp_status status = ferror(file) ? fail_file(path) : HP_OK;
-    fclose(file);
+    int fd = -1;
+    size_t n = 0;
+    ssize_t n_now;
+    TRY(open_text(path, &fd));
+    do {
+        n_now = read(fd, text + n, MOST_BYTES + 1 - n);
+        n += n_now > 0 ? (size_t)n_now : 0;
+    } while (n_now > 0 || (n_now < 0 && errno == EINTR));
+    const hp_status status = n_now < 0 ? fail_file(path) : HP_OK;
+    close(fd);
     TRY(status);
     if (n > MOST_BYTES)
         return hp_error_set(HP_ERR_FORMAT, call, "%s: expected at most %d bytes, given more", path,

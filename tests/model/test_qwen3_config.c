@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Transformers 5.24, of all fields but the labels. */
@@ -249,8 +250,22 @@ static void files_that_cannot_be_read_are_named(void **state) {
     assert_int_equal(qwen3_config_read("/nowhere/config.json", &config), HP_ERR_FILE);
     assert_non_null(strstr(hp_last_error(), "/nowhere/config.json"));
     assert_int_equal(qwen3_config_read("/tmp", &config), HP_ERR_FILE);
+    assert_non_null(strstr(hp_last_error(), "/tmp: expected a regular file"));
     assert_int_equal(qwen3_config_read(NULL, &config), HP_ERR_ARGUMENT);
     assert_int_equal(qwen3_config_read(path, NULL), HP_ERR_ARGUMENT);
+}
+
+/* Nobody writes into it: to wait would be to wait for ever. */
+static void a_fifo_is_refused(void **state) {
+    (void)state;
+    qwen3_config config;
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(20);
+    assert_int_equal(qwen3_config_read(path, &config), HP_ERR_FILE);
+    alarm(0);
+    assert_non_null(strstr(hp_last_error(), "expected a regular file"));
+    assert_int_equal(unlink(path), 0);
 }
 
 static void what_is_written_is_read_again(void **state) {
@@ -354,6 +369,7 @@ int main(void) {
         cmocka_unit_test(what_is_no_config_is_refused),
         cmocka_unit_test(a_huge_file_is_not_read),
         cmocka_unit_test(files_that_cannot_be_read_are_named),
+        cmocka_unit_test(a_fifo_is_refused),
         cmocka_unit_test(what_is_written_is_read_again),
         cmocka_unit_test(the_locale_changes_nothing),
         cmocka_unit_test(sizes_are_checked_against_each_other),
