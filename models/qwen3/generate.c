@@ -47,6 +47,7 @@ static hp_status head_over(qwen3 *model, int n) {
  * 0 or there is one position: text grows by a token, or is begun again. */
 static hp_status read_context(qwen3 *model, int first, int end) {
     TRY(hp_fsdp_begin(model->fsdp, HP_EVALUATE));
+    model->has_forward = false; /* h and logits are used from here on */
     TRY(hp_forward_begin(model->embed));
     qwen3_embed_forward(&model->shape, hp_param_data(model->embed, QWEN3_TABLE),
                         model->context + first, (size_t)(end - first), model->h);
@@ -161,7 +162,6 @@ hp_status qwen3_generate(qwen3 *model, const int32_t *prompt, int n_prompt,
     TRY(check(model, prompt, n_prompt, sampling, n_tokens, out_tokens));
     uint64_t state = sampling->seed;
     int n_read = 0, n = start_context(model, prompt, n_prompt);
-    model->has_forward = false; /* h and logits are used here */
     for (int i = 0; i < n_tokens; i++) {
         TRY(read_context(model, n_read, n));
         TRY(check_logits(model));

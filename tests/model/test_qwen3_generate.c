@@ -176,6 +176,35 @@ static void a_context_may_be_one_token(void **state) {
     ranks_run(1, RANKS_THREADS, shortest_context_body, NULL);
 }
 
+/* Text that is not made costs nothing: logits and the backward that is due are still there. */
+static void kept_forward_body(hp_world *world, void *argument) {
+    (void)argument;
+    small_config config = small_config_init();
+    config.options.generate = 1;
+    config.options.batch = 1;
+    config.n_shards = hp_world_size(world);
+    small s = small_begin(world, &config);
+    int32_t tokens[SMALL_MOST_TOKENS], targets[SMALL_MOST_TOKENS], made[1];
+    double loss;
+    int64_t n_targets;
+    const qwen3_sampling greedy = {0, 0, 0};
+    small_sample(&config, hp_world_rank(world), config.options.seq, tokens, targets);
+    const qwen3_batch batch = {tokens, targets, 1, config.options.seq};
+    RANK_OK(hp_fsdp_begin(s.fsdp, HP_SYNC));
+    RANK_OK(qwen3_forward(s.model, &batch, &loss, &n_targets));
+    RANK_FAILS(qwen3_generate(s.model, tokens, 2, &greedy, 1, made), HP_ERR_STATE);
+    RANK_OK(qwen3_generate(s.model, tokens, 2, &greedy, 0, NULL));
+    RANK_CHECK(qwen3_logits(s.model) != NULL);
+    RANK_OK(qwen3_backward(s.model, 1));
+    RANK_OK(hp_fsdp_end(s.fsdp));
+    small_end(&s);
+}
+
+static void what_makes_no_text_keeps_the_forward(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, kept_forward_body, NULL);
+}
+
 /* ---- misuse ---- */
 
 static void bad_generation_body(hp_world *world, void *argument) {
@@ -218,6 +247,7 @@ int main(void) {
         cmocka_unit_test(sampling_is_seeded_and_the_same_on_all_ranks),
         cmocka_unit_test(a_prompt_is_read_in_one_forward),
         cmocka_unit_test(a_context_may_be_one_token),
+        cmocka_unit_test(what_makes_no_text_keeps_the_forward),
         cmocka_unit_test(misuse_is_refused),
     };
     return cmocka_run_group_tests_name("qwen3_generate", tests, NULL, NULL);
