@@ -9,6 +9,7 @@ TOKENIZER is a directory with a tokenizer.json, as Hugging Face writes it (needs
 `tokenizers`), or `bytes`, whose ids are the bytes (needs nothing).
 """
 import array
+import itertools
 import os
 import struct
 import sys
@@ -63,12 +64,20 @@ def write(path, ids, vocab_size):
         body.tofile(file)
 
 
+def decode(tokenizer, ids):
+    """Ids that the tokenizer lacks, which it would drop or refuse, are shown as <497>."""
+    known = set(tokenizer.get_vocab().values())
+    runs = itertools.groupby(ids, known.__contains__)
+    return "".join(tokenizer.decode(list(run)) if is_known else "".join(f"<{id}>" for id in run)
+                   for is_known, run in runs)
+
+
 def main(arguments):
     if len(arguments) < 3 or (arguments[1] != "--decode" and len(arguments) != 3):
         sys.exit(__doc__.split("\n\n")[1])
     tokenizer = load(arguments[0])
     if arguments[1] == "--decode":
-        print(tokenizer.decode([int(word) for a in arguments[2:] for word in a.split()]))
+        print(decode(tokenizer, [int(word) for a in arguments[2:] for word in a.split()]))
         return
     ids = tokenizer.encode(read(arguments[1]), add_special_tokens=False).ids
     # Not how many there are: ids may be left out.

@@ -61,6 +61,7 @@ cat >"$out/tokenizers.py" <<'END'
 class Tokenizer:
     from_file = staticmethod(lambda path: Tokenizer())
     encode = lambda self, text, add_special_tokens: type("Encoding", (), {"ids": [0, 70000]})
+    decode = lambda self, ids: "".join({0: "a", 70000: "b"}.get(id, "") for id in ids)
     get_vocab = lambda self: {"a": 0, "b": 70000}
     get_vocab_size = lambda self: 2
 END
@@ -71,6 +72,10 @@ if command -v python3 >/dev/null; then
     said=$("${make_tokens[@]}" "$out" "$out/text" "$out/tokens")
     [[ $said == *": 2 tokens of a vocabulary of 70001" ]] || { echo "unexpected: $said"; exit 1; }
     [ "$(stat -c %s "$out/tokens")" = 72 ] || { echo "expected two ids of 4 bytes"; exit 1; }
+    said=$("${make_tokens[@]}" "$out" --decode "0 497 498" 70000)
+    [ "$said" = 'a<497><498>b' ] || { echo "expected the ids that no token has, given '$said'"; exit 1; }
+    said=$("${make_tokens[@]}" bytes --decode 206 177 497 -1)
+    [ "$said" = 'α<497><-1>' ] || { echo "expected bytes, and ids that are none, given '$said'"; exit 1; }
     printf 'ab\377' >"$out/text"
     refuses "expected $out/text to be UTF-8, given byte 0xff at offset 2" \
         "${make_tokens[@]}" bytes "$out/text" "$out/tokens"
