@@ -71,10 +71,11 @@ static hp_status find_tokens(data *d, uint64_t file_bytes) {
     return HP_OK;
 }
 
-/* A pipe has no size, and every rank must see the same bytes. */
+/* A pipe has no size, and every rank must see the same bytes. One that nobody writes to would hold
+ * the opening up. */
 static hp_status open_path(data *d) {
     struct stat about;
-    d->fd = open(d->path, O_RDONLY | O_CLOEXEC);
+    d->fd = open(d->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (d->fd < 0)
         return fail(HP_ERR_FILE, "expected --data to be a file that can be read, given %s: %s",
                     d->path, strerror(errno));

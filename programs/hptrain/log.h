@@ -11,13 +11,16 @@
 
 #include "options.h"
 
+enum { NOTE_BYTES = 1024 };
+
 /* What the run is. */
 typedef struct run_facts {
-    const char *data, *unit; /* "byte" or "token" */
-    const char *engine;      /* of matrix products */
-    const char *engine_note; /* why it is a slow one; NULL: it is not, or was asked for */
-    const char *weights;     /* "first", "checkpoint" or the directory that they come from */
-    int vocab_size;          /* of the model */
+    const char *data, *unit;  /* "byte" or "token" */
+    const char *engine;       /* of matrix products */
+    const char *engine_note;  /* why it is a slow one; NULL: it is not, or was asked for */
+    const char *weights;      /* "first", "checkpoint" or the directory that they come from */
+    const char *resumed_note; /* what differs from the run that is resumed; "": nothing */
+    int vocab_size;           /* of the model */
     uint64_t n_parameters, n_train, n_held_out, tokens_per_step;
     int n_ranks, n_replicas, n_shards, n_cores; /* cores that this rank may run on */
     uint64_t first_step, n_steps;               /* steps done before this run, and after it */

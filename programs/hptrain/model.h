@@ -41,6 +41,7 @@ struct model {
     const options *options;
     /* From open. */
     int sample_tokens, vocab_size, n_units;
+    char sizes[256];  /* all that its weights' shapes follow from, for people */
     bool has_weights; /* for load to take */
     void *state;      /* the kind's own */
     /* From create. */

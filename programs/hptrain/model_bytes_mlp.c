@@ -22,6 +22,8 @@ static hp_status open_model(model *m, uint32_t data_vocab) {
     m->sample_tokens = (int)(o->window + o->seq);
     m->vocab_size = 256;
     m->n_units = (int)o->blocks + 2;
+    snprintf(m->sizes, sizeof m->sizes, "bytes-mlp: window %d, width %d, hidden %d, blocks %d",
+             (int)o->window, (int)o->width, (int)o->hidden, (int)o->blocks);
     state *s = m->state = calloc(1, sizeof *s);
     if (s)
         s->samples = malloc((size_t)o->batch * (size_t)m->sample_tokens);

@@ -89,16 +89,26 @@ static hp_status find_weights(const char *directory, bool *out_found) {
     return *out_found ? HP_OK : refuse_others(directory);
 }
 
+/* Who has given --save before gives the same directory now. */
+static hp_status refuse_directory(const char *directory, int error) {
+    char path[PATH_MAX];
+    const int n = snprintf(path, sizeof path, "%s/hf/config.json", directory);
+    if (n < (int)sizeof path && access(path, F_OK) == 0)
+        return fail(HP_ERR_ARGUMENT, "%s/config.json is not there; did you mean --model %s/hf?",
+                    directory, directory);
+    return fail(HP_ERR_ARGUMENT,
+                "expected --model to be qwen3, bytes-mlp or a directory with config.json, given "
+                "%s: %s",
+                directory, strerror(error));
+}
+
 static hp_status read_directory(model *m, state *s) {
     const char *directory = m->options->model;
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof path, "%s/config.json", directory) >= sizeof path)
         return fail(HP_ERR_ARGUMENT, "expected --model to be a path below %zu bytes", sizeof path);
     if (access(path, F_OK) != 0)
-        return fail(HP_ERR_ARGUMENT,
-                    "expected --model to be qwen3, bytes-mlp or a directory with config.json, "
-                    "given %s: %s",
-                    directory, strerror(errno));
+        return refuse_directory(directory, errno);
     TRY(find_weights(directory, &m->has_weights));
     if (strcmp(m->options->export, "none") != 0)
         TRY(carried_read(directory, &s->files));
@@ -126,12 +136,21 @@ static hp_status take_memory(state *s, size_t n_tokens) {
     return HP_OK;
 }
 
+static void write_sizes(const qwen3_config *c, char *out_text, size_t size) {
+    snprintf(out_text, size,
+             "qwen3: vocabulary %d, hidden-size %d, layers %d, heads %d, kv-heads %d, head-dim %d, "
+             "intermediate-size %d",
+             c->vocab_size, c->hidden_size, c->num_hidden_layers, c->num_attention_heads,
+             c->num_key_value_heads, c->head_dim, c->intermediate_size);
+}
+
 static hp_status open_model(model *m, uint32_t data_vocab) {
     const options *o = m->options;
     state *s = m->state = calloc(1, sizeof *s);
     if (!s)
         return HP_ERR_MEMORY;
     TRY(find_sizes(m, s, data_vocab));
+    write_sizes(&s->config, m->sizes, sizeof m->sizes);
     m->sample_tokens = (int)o->seq + 1;
     m->vocab_size = s->config.vocab_size;
     m->n_units = s->config.num_hidden_layers + 3; /* tied, the embedding is used twice */

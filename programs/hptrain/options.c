@@ -7,11 +7,14 @@
  */
 #include "options.h"
 #include "fail.h"
+#include "json.h"
+#include "spell.h"
 
 #include <hyperparallel/coll.h>
 
 #include <argp.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -26,17 +29,37 @@ typedef struct row {
     owner owner;
     size_t offset; /* in options */
     const char *argument, *fallback;
-    double least, most;
+    double least, most;      /* of a REAL */
+    int64_t n_least, n_most; /* of a COUNT: a double cannot tell the largest ones apart */
 } row;
+
+#define WHOLE_COUNT(value) (value)
+#define WHOLE_REAL(value) 0
+#define WHOLE_TEXT(value) 0
+#define WHOLE_CHOICE(value) 0
+#define WHOLE_FLAG(value) 0
 
 static const row rows[N_OPTIONS] = {
 #define HEADING(text)
 #define X(field, type, name, argument, fallback, least, most, owner, text)                         \
-    {name,     type,     owner,           offsetof(options, field),                                \
-     argument, fallback, (double)(least), (double)(most)},
+    {name,                                                                                         \
+     type,                                                                                         \
+     owner,                                                                                        \
+     offsetof(options, field),                                                                     \
+     argument,                                                                                     \
+     fallback,                                                                                     \
+     (double)(least),                                                                              \
+     (double)(most),                                                                               \
+     WHOLE_##type(least),                                                                          \
+     WHOLE_##type(most)},
 #include "options.def"
 #undef X
 #undef HEADING
+#undef WHOLE_COUNT
+#undef WHOLE_REAL
+#undef WHOLE_TEXT
+#undef WHOLE_CHOICE
+#undef WHOLE_FLAG
 };
 
 /* Keys of argp: row r is FIRST_KEY + r. */
@@ -62,10 +85,11 @@ static hp_status parse_count(const row *r, const char *text, int64_t *out) {
     char *end = NULL;
     errno = 0;
     const int64_t value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || (double)value < r->least || (double)value > r->most)
+    if (errno || end == text || *end || value < r->n_least || value > r->n_most)
         return fail(HP_ERR_ARGUMENT,
-                    "expected --%s to be a whole number from %.0f to %.0f, given \"%s\"", r->name,
-                    r->least, r->most, text);
+                    "expected --%s to be a whole number from %" PRId64 " to %" PRId64
+                    ", given \"%s\"",
+                    r->name, r->n_least, r->n_most, text);
     *out = value;
     return HP_OK;
 }
@@ -174,7 +198,10 @@ static const char about[] =
     "SIGINT or SIGTERM ends the run after a whole step, or inside an evaluation or a sample, with "
     "a "
     "checkpoint when --save is given; the exit status is 0 then too. A second one ends it at once. "
+    "So does a reader of standard output who is gone. "
     "A loss, a gradient or a weight that is not finite ends it with status 1 and saves nothing.\n\n"
+    "Beside the checkpoints stands hptrain.json, of what run they are; a run that resumes them "
+    "tells what it does otherwise. Checkpoints of another run are not written over.\n\n"
     "With --model DIR the weights are those of DIR where it has some, and --export hf carries over "
     "what stands beside them: tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, "
     "special_tokens_map.json, added_tokens.json, chat_template.jinja and "
@@ -184,7 +211,8 @@ static const char about[] =
     "the "
     "environment is what --matmul is without the option.\n\n"
     "JSON lines, in --log and on standard output, are objects by \"event\". begin: what is run, "
-    "weights among it: first, checkpoint, or the directory that they come from. step: "
+    "weights among it: first, checkpoint, or the directory that they come from; and options, all "
+    "that hold. step: "
     "step, loss (mean over the global batch, before the update), lr, grad_norm (before it is "
     "limited), step_ms, "
     "tokens_per_s, exposed_ms (waited for communication, mean over ranks), peak_bytes (weights, "
@@ -262,6 +290,37 @@ static hp_status set_defaults(options *o) {
     return HP_OK;
 }
 
+/* The row with the closest name, if a few slips of the hand lead there. */
+static const row *find_meant(const char *name) {
+    const row *best = NULL;
+    int least = 1 + (int)strlen(name) / 3;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const int distance = spell_distance(name, rows[i].name);
+        if (distance > least || (best && distance == least))
+            continue;
+        best = &rows[i];
+        least = distance;
+    }
+    return best;
+}
+
+/* What argp did not understand: a name that is none, or one without its value. */
+static hp_status refuse_word(const char *word) {
+    char name[64] = "";
+    const char *begin = word + strspn(word, "-");
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(begin, "="), begin);
+    const row *meant = find_meant(name);
+    if (meant && strcmp(meant->name, name) == 0 && strncmp(word, "--", 2) == 0)
+        return meant->kind == FLAG ? fail(HP_ERR_ARGUMENT,
+                                          "expected --%s without a value, given \"%s\"", name, word)
+                                   : fail(HP_ERR_ARGUMENT, "expected --%s %s, given no value", name,
+                                          meant->argument);
+    if (meant)
+        return fail(HP_ERR_ARGUMENT, "unknown option %s (did you mean --%s?); see hptrain --help",
+                    word, meant->name);
+    return fail(HP_ERR_ARGUMENT, "unknown option %s; see hptrain --help", word);
+}
+
 hp_status options_parse(int argc, char **argv, options *out_options) {
     command_line line = {.has_failed = false};
     int next = argc;
@@ -271,8 +330,7 @@ hp_status options_parse(int argc, char **argv, options *out_options) {
             return HP_ERR_ARGUMENT;
         while (next > 2 && argv[next - 1][0] != '-') /* from its value back to the option */
             next--;
-        return fail(HP_ERR_ARGUMENT, "expected an option of --help, with its value; given \"%s\"",
-                    argv[next - 1]);
+        return refuse_word(argv[next - 1]);
     }
     TRY(parse_mesh(&line.options));
     TRY(check_together(&line.options));
@@ -294,6 +352,96 @@ hp_status options_settle(options *o, bool has_weights) {
 
 void options_export_path(const options *o, char out_path[PATH_MAX]) {
     snprintf(out_path, PATH_MAX, "%s/hf", o->save); /* check_together has seen that it fits */
+}
+
+/* ---- as text ---- */
+
+const char *options_name(enum option_number number) {
+    return rows[number].name;
+}
+
+/* The shortest text that reads back as the same number. */
+static void write_real(double value, char out_text[OPTION_TEXT_BYTES]) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(out_text, OPTION_TEXT_BYTES, "%.*g", digits, value);
+        if (strtod(out_text, NULL) == value)
+            return;
+    }
+}
+
+const char *options_text(const options *o, enum option_number number,
+                         char out_text[OPTION_TEXT_BYTES]) {
+    const void *field = (const char *)o + rows[number].offset;
+    switch (rows[number].kind) {
+    case COUNT:
+        snprintf(out_text, OPTION_TEXT_BYTES, "%" PRId64, *(const int64_t *)field);
+        return out_text;
+    case REAL:
+        write_real(*(const double *)field, out_text);
+        return out_text;
+    case FLAG:
+        return *(const bool *)field ? "true" : "false";
+    case TEXT:
+    case CHOICE:
+        break;
+    }
+    return *(const char *const *)field;
+}
+
+static void write_json_row(FILE *file, const row *r, const options *o) {
+    const void *field = (const char *)o + r->offset;
+    switch (r->kind) {
+    case COUNT: /* none is below 0 */
+        json_count(file, r->name, (uint64_t)(*(const int64_t *)field));
+        break;
+    case REAL:
+        json_number(file, r->name, *(const double *)field);
+        break;
+    case FLAG:
+        json_name(file, r->name);
+        fputs(*(const bool *)field ? "true" : "false", file);
+        break;
+    case TEXT:
+    case CHOICE:
+        json_text(file, r->name, *(const char *const *)field);
+        break;
+    }
+}
+
+void options_write_json(FILE *file, const options *o) {
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (!is_foreign(rows[i].owner, o))
+            write_json_row(file, &rows[i], o);
+}
+
+/* In quotes for a shell, unless it is plain. */
+static void write_word(FILE *file, const char *text) {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./,:=@%";
+    if (*text && strspn(text, plain) == strlen(text)) {
+        fputs(text, file);
+        return;
+    }
+    fputc('\'', file);
+    for (; *text; text++)
+        if (*text == '\'')
+            fputs("'\\''", file);
+        else
+            fputc(*text, file);
+    fputc('\'', file);
+}
+
+void options_write_line(FILE *file, const options *o, const bool is_left_out[N_OPTIONS]) {
+    char text[OPTION_TEXT_BYTES];
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (!o->is_given[i] || is_left_out[i])
+            continue;
+        fprintf(file, " --%s", rows[i].name);
+        if (rows[i].kind == FLAG)
+            continue;
+        fputc(' ', file);
+        write_word(file, options_text(o, (enum option_number)i, text));
+    }
 }
 
 /* ---- between ranks ---- */

@@ -56,6 +56,19 @@ bool options_is_bytes_mlp(const options *o);
 /* Does --model name a directory? */
 bool options_is_directory(const options *o);
 
+const char *options_name(enum option_number number);
+
+/* The value as it stands on a command line: in out_text, or the option's own text. */
+enum { OPTION_TEXT_BYTES = 32 };
+const char *options_text(const options *o, enum option_number number,
+                         char out_text[OPTION_TEXT_BYTES]);
+
+/* Fields of all options that this model takes, for json.h. */
+void options_write_json(FILE *file, const options *o);
+
+/* " --NAME VALUE" for a shell, of each that was given and is not left out. */
+void options_write_line(FILE *file, const options *o, const bool is_left_out[N_OPTIONS]);
+
 /* Where --export leaves the model. */
 void options_export_path(const options *o, char out_path[PATH_MAX]);
 

@@ -99,6 +99,27 @@ static void print_steps(const axis *steps, FILE *file) {
     fprintf(file, "\n%8s  %.*s step\n", "", (int)sizeof labels - 18, labels);
 }
 
+static bool is_blank(const grid *g, int line, int column) {
+    int n_dots = g->has_mark[line][column];
+    for (int y = 0; y < 4; y++)
+        n_dots += g->dots[4 * line + y][2 * column] + g->dots[4 * line + y][2 * column + 1];
+    return n_dots == 0;
+}
+
+static void print_line(const grid *g, int line, bool is_utf8, FILE *file) {
+    int n = COLUMNS;
+    while (n > 0 && is_blank(g, line, n - 1))
+        n--;
+    for (int column = 0; column < n; column++)
+        if (g->has_mark[line][column])
+            fputc('o', file);
+        else if (is_utf8)
+            print_braille(g, line, column, file);
+        else
+            print_ascii(g, line, column, file);
+    fputc('\n', file);
+}
+
 void plot_print(const curve *c, const char *unit, bool is_utf8, FILE *file) {
     const axis steps = curve_steps(c, 6), losses = curve_losses(c, 5);
     grid g = {.dots = {{0}}};
@@ -106,14 +127,7 @@ void plot_print(const curve *c, const char *unit, bool is_utf8, FILE *file) {
     fprintf(file, "    loss, nats per %s: the line is training, o is held out\n", unit);
     for (int line = 0; line < LINES; line++) {
         print_loss_label(&losses, line, file);
-        for (int column = 0; column < COLUMNS; column++)
-            if (g.has_mark[line][column])
-                fputc('o', file);
-            else if (is_utf8)
-                print_braille(&g, line, column, file);
-            else
-                print_ascii(&g, line, column, file);
-        fputc('\n', file);
+        print_line(&g, line, is_utf8, file);
     }
     print_steps(&steps, file);
 }

@@ -6,7 +6,9 @@
 #include "fail.h"
 #include "plot.h"
 #include "schedule.h"
+#include "stop.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -97,7 +99,20 @@ static void say_facts(FILE *out, const run_facts *f, const options *o) {
     if (f->n_ranks > f->n_cores)
         fprintf(out, "%d ranks share %d cores: most of what is exposed is waiting for a core\n",
                 f->n_ranks, f->n_cores);
-    fflush(out);
+    if (!*o->save && f->first_step < f->n_steps)
+        fputs("nothing will be saved (no --save)\n", out);
+}
+
+/* Text that cannot be written for another reason is not worth the run. */
+static void flush(FILE *out) {
+    if (fflush(out) != 0 && errno == EPIPE && out == stdout)
+        (void)stop_unread();
+}
+
+static void say_resumed_note(FILE *out, const run_facts *f, const options *o) {
+    if (*f->resumed_note)
+        fprintf(out, "note: the run that saved %s goes on otherwise: %s\n", o->resume,
+                f->resumed_note);
 }
 
 hp_status report_begin(report *r, const options *o, const run_facts *facts) {
@@ -111,6 +126,10 @@ hp_status report_begin(report *r, const options *o, const run_facts *facts) {
         say_facts(r->text, facts, o);
     if (!o->quiet)
         say_engine_note(r->text ? r->text : stderr, facts);
+    if (!o->quiet)
+        say_resumed_note(r->text ? r->text : stderr, facts, o);
+    if (r->text)
+        flush(r->text);
     return log_begin(&r->log, facts);
 }
 
@@ -120,17 +139,24 @@ hp_status report_held_out(report *r, uint64_t step, double loss) {
     const bool is_first = r->n_held_out++ == 0;
     series_add(&r->curve.held_out, step, loss);
     r->held_out_after = loss;
+    r->held_out_step = step;
     if (!is_first)
         return HP_OK; /* it stands in the step's line */
+    r->steps_begin_ns = now_ns();
     r->held_out_before = loss;
     return log_held_out(&r->log, step, loss);
 }
 
-/* Steps still to come at the speed of those that were. */
-static uint64_t seconds_left(const report *r, const step_record *s) {
-    const uint64_t n_done = s->step - r->facts.first_step;
-    const double seconds = (double)(now_ns() - r->begin_ns) * 1e-9;
-    return (uint64_t)(seconds / (double)n_done * (double)(r->facts.n_steps - s->step));
+/* Steps still to come at the speed of those that were; the first ones of a run are slower. */
+enum { N_STEPS_BEFORE_ETA = 5 };
+
+static void write_time_left(const report *r, const step_record *s, size_t size, char *out_text) {
+    const uint64_t n_done = s->step - r->facts.first_step, n_left = r->facts.n_steps - s->step;
+    const double seconds = (double)(now_ns() - r->steps_begin_ns) * 1e-9;
+    const uint64_t left = (uint64_t)(seconds / (double)n_done * (double)n_left);
+    *out_text = 0;
+    if (n_done >= N_STEPS_BEFORE_ETA || n_left == 0)
+        snprintf(out_text, size, "  ETA %" PRIu64 ":%02" PRIu64, left / 60, left % 60);
 }
 
 /* A piece of the line of progress. */
@@ -141,17 +167,17 @@ typedef struct piece {
 enum { N_PIECES = 6 };
 
 static void make_pieces(const report *r, const step_record *s, piece out[N_PIECES]) {
-    const uint64_t left = seconds_left(r, s);
     const double exposed_ms = s->unshard_ms + s->reduce_ms + s->replicate_ms;
     enum { SIZE = sizeof out->text };
     snprintf(out[0].text, SIZE, "step %" PRIu64 "/%" PRIu64 "  loss %.4f", s->step,
              r->facts.n_steps, s->loss);
     if (r->n_held_out)
-        snprintf(out[1].text, SIZE, "  held out %.4f", r->held_out_after);
+        snprintf(out[1].text, SIZE, "  held out %.4f@%" PRIu64, r->held_out_after,
+                 r->held_out_step);
     snprintf(out[2].text, SIZE, "  %.1fk tokens/s", s->tokens_per_s * 1e-3);
     snprintf(out[3].text, SIZE, "  exposed %.1f ms of %.1f", exposed_ms, s->step_ms);
     snprintf(out[4].text, SIZE, "  peak %.1f MB", (double)s->peak_bytes * 1e-6);
-    snprintf(out[5].text, SIZE, "  ETA %" PRIu64 ":%02" PRIu64, left / 60, left % 60);
+    write_time_left(r, s, SIZE, out[5].text);
 }
 
 /* A line that wraps could not be written over. The last column stays free: some terminals wrap
@@ -179,7 +205,7 @@ static void write_line(report *r, const piece *pieces) {
         if (pieces[i].rank <= most)
             left -= fprintf(r->text, "%.*s", left, pieces[i].text);
     fputs(r->is_live ? "\033[K" : "\n", r->text);
-    fflush(r->text);
+    flush(r->text);
     r->is_line_open = r->is_live;
 }
 
@@ -233,10 +259,13 @@ static hp_status write_picture(const report *r) {
     return plot_write_svg(&r->curve, title, subtitle, f->unit, r->options->curve);
 }
 
+/* Fewer make no curve. */
+enum { N_STEPS_OF_CURVE = 20 };
+
 static void say_losses(report *r, uint64_t n_done, bool is_stopped) {
     const uint64_t n_steps = n_done - r->facts.first_step;
     report_end_line(r);
-    if (n_steps)
+    if (n_steps >= N_STEPS_OF_CURVE)
         plot_print(&r->curve, r->facts.unit, is_utf8(), r->text);
     if (is_stopped)
         fprintf(r->text, "stopped by a signal after step %" PRIu64 "\n", n_done);
@@ -295,23 +324,48 @@ static void say_what_was_written(FILE *out, const options *o) {
     }
 }
 
+/* The command of this run, with --resume of what it saved and other `more` options. */
+static void say_command(FILE *out, const report *r, const bool *is_replaced, const char *more) {
+    const options *o = r->options;
+    const int n = r->facts.n_ranks;
+    options given = *o; /* --save is what is resumed */
+    given.resume = given.save;
+    given.is_given[OPTION_resume] = true;
+    fputs("  ", out);
+    if (n > 1)
+        fprintf(out, "hprun -n %d ", n);
+    fputs("hptrain", out);
+    options_write_line(out, &given, is_replaced);
+    fprintf(out, "%s\n", more);
+}
+
+/* A run that was stopped goes on as it is; one that is done goes on at the rate it ended with. */
+static void say_how_to_go_on(FILE *out, const report *r, uint64_t n_done) {
+    bool is_replaced[N_OPTIONS] = {false};
+    char more[128] = "";
+    if (n_done < r->facts.n_steps) {
+        fprintf(out, "to go on from step %" PRIu64 ":\n", n_done);
+    } else if (n_done > r->facts.first_step) {
+        fputs("to go on at the rate that this run ended with, on any number of ranks and any "
+              "--mesh:\n",
+              out);
+        is_replaced[OPTION_steps] = is_replaced[OPTION_warmup] = true;
+        is_replaced[OPTION_lr] = is_replaced[OPTION_lr_min] = is_replaced[OPTION_lr_decay] = true;
+        snprintf(more, sizeof more, " --steps %" PRIu64 " --warmup 0 --lr-decay none --lr %g",
+                 2 * n_done, schedule_learning_rate(r->options, n_done));
+    } else {
+        fputs("to train these weights:\n", out);
+        is_replaced[OPTION_steps] = true;
+        snprintf(more, sizeof more, " --steps %" PRIu64, n_done + 100);
+    }
+    say_command(out, r, is_replaced, more);
+}
+
 /* One thing to try, the first that this run has not done. */
 static void say_what_next(FILE *out, const report *r, uint64_t n_done) {
-    const options *o = r->options;
     fprintf(out, "try next: ");
-    if (*o->save && n_done < r->facts.n_steps)
-        fprintf(out, "the same command with --resume %s goes on from step %" PRIu64 "\n", o->save,
-                n_done);
-    else if (*o->save && n_done > r->facts.first_step)
-        fprintf(out,
-                "the same command with --resume %s --steps %" PRIu64
-                " --warmup 0 --lr-decay none --lr %g goes on from this checkpoint at the rate it "
-                "ended with, "
-                "on any number of ranks and any --mesh\n",
-                o->save, 2 * n_done, schedule_learning_rate(o, n_done));
-    else if (*o->save)
-        fprintf(out, "the same command with --resume %s --steps %" PRIu64 " trains these weights\n",
-                o->save, n_done + 100);
+    if (*r->options->save)
+        say_how_to_go_on(out, r, n_done);
     else if (r->facts.n_ranks == 1)
         fprintf(out, "hprun -n 8 hptrain --mesh 2x4 trains over 8 ranks\n");
     else

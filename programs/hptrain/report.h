@@ -18,9 +18,10 @@ typedef struct report {
     log_lines log;
     FILE *text; /* NULL: nobody reads */
     bool is_live;
-    bool is_line_open; /* the live line has no end yet */
-    uint64_t begin_ns, shown_ns;
-    uint64_t n_held_out; /* how often it was evaluated */
+    bool is_line_open;                           /* the live line has no end yet */
+    uint64_t begin_ns, steps_begin_ns, shown_ns; /* steps: after the first evaluation */
+    uint64_t n_held_out;                         /* how often it was evaluated */
+    uint64_t held_out_step;                      /* of held_out_after */
     double held_out_before, held_out_after;
     curve curve;
 } report;

@@ -7,6 +7,7 @@
  */
 #include "fail.h"
 #include "places.h"
+#include "record.h"
 #include "trainer.h"
 
 #include <hyperparallel/coll.h>
@@ -97,7 +98,8 @@ static hp_status compare(const trainer *t, const char *what, const char *mine) {
 /* Spans that a stream may need for the steps to be traced and the evaluations among them: a unit
  * takes about 30 in a pass of training and 12 in one of an evaluation. */
 static uint64_t trace_spans(const trainer *t) {
-    const uint64_t n_steps = (uint64_t)t->o->trace_steps, every = (uint64_t)t->o->eval_every;
+    const int64_t most = t->o->trace_steps < t->o->steps ? t->o->trace_steps : t->o->steps;
+    const uint64_t n_steps = (uint64_t)most, every = (uint64_t)t->o->eval_every;
     const uint64_t n_evaluations = 2 + (every ? n_steps / every : 0);
     const uint64_t n_at_once = (uint64_t)t->o->batch * (uint64_t)hp_world_size(t->world);
     const uint64_t n_passes = n_evaluations * ((uint64_t)t->o->eval_samples / n_at_once + 1);
@@ -132,6 +134,7 @@ static hp_status make_optimizer(trainer *t) {
 
 /* The optimizer's state comes back too, else the next update would differ. */
 static hp_status resume(trainer *t) {
+    TRY(agree(t->world, record_compare(t, t->resumed_note)));
     TRY(hp_checkpoint_load(t->fsdp, t->optimizer, t->o->resume, &t->first_step));
     hp_status status = HP_OK;
     if (t->o->steps && t->first_step > (uint64_t)t->o->steps)
@@ -161,6 +164,7 @@ static hp_status begin_report(trainer *t) {
         .engine = t->model.engine,
         .engine_note = *t->model.engine_note ? t->model.engine_note : NULL,
         .weights = weights_name(t),
+        .resumed_note = t->resumed_note,
         .vocab_size = t->model.vocab_size,
         .n_parameters = t->model.n_parameters,
         .n_train = t->data.n_train,

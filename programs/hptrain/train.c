@@ -8,6 +8,7 @@
 #include "train.h"
 #include "fail.h"
 #include "finite.h"
+#include "record.h"
 #include "schedule.h"
 #include "stop.h"
 #include "trainer.h"
@@ -186,6 +187,8 @@ static hp_status save(trainer *t, uint64_t step) {
         return HP_OK;
     TRY(agree(t->world, finite_check_weights(t->fsdp, step)));
     TRY(hp_checkpoint_save(t->fsdp, t->optimizer, t->o->save, step));
+    if (!t->has_saved && hp_world_rank(t->world) == 0)
+        keep(t, record_write(t));
     t->has_saved = true;
     t->saved_step = step;
     return HP_OK;
@@ -263,7 +266,7 @@ static hp_status run(trainer *t) {
 
 hp_status train(hp_world *world, options *o) {
     trainer t = {.o = o, .world = world};
-    stop_catch_signals();
+    stop_catch_signals(hp_world_rank(world) == 0 && !o->quiet);
     const hp_status status = run(&t);
     tear_down(&t);
     return status;

@@ -23,8 +23,9 @@ typedef struct trainer {
     bool has_traced;
     hp_fsdp *fsdp;
     hp_optimizer *optimizer;
-    uint64_t first_step; /* steps done before this run */
-    uint64_t last_step;  /* and after it */
+    char resumed_note[NOTE_BYTES]; /* what differs from the run that is resumed; "": nothing */
+    uint64_t first_step;           /* steps done before this run */
+    uint64_t last_step;            /* and after it */
     bool has_saved;
     uint64_t saved_step; /* of the newest checkpoint, if has_saved */
     hp_fsdp_stats last;  /* at the end of the last step */

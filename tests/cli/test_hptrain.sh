@@ -105,7 +105,10 @@ n_done=$(grep -c '"event": "step".*}$' "$out/full.jsonl")
 
 echo "== what to do next keeps the rate that the run ended with"
 "$hptrain" "${small[@]}" --steps 4 --warmup 2 --lr 1e-3 --save "$out/next" --output text |
-    grep -qF -- "--resume $out/next --steps 8 --warmup 0 --lr-decay none --lr 2e-05 goes on" || fail "try next: expected the lowest rate"
+    grep '^  hptrain --model bytes-mlp ' >"$out/said" || fail "try next: expected a command"
+grep -qF -- "--save $out/next --resume $out/next --output text --steps 8 --warmup 0 --lr-decay none --lr 2e-05" "$out/said" ||
+    fail "try next: expected the lowest rate, given $(cat "$out/said")"
+eval "\"\$(dirname '$hptrain')\"/$(sed 's/^  //' "$out/said")" | grep -q '^step 8/8' || fail "try next: expected that the command runs"
 
 echo "== wrong command lines"
 # of every row of the table that does not take any text
@@ -140,10 +143,17 @@ refused 2 'expected --param-dtype to be fp32|bf16, given "fp16"' --param-dtype f
 refused 2 'expected --accumulate to be a whole number from 1 to 65536, given "0"' --accumulate 0
 refused 2 'expected --mesh to be RxS, replicas x shards, like 2x4, given "2by1"' --mesh 2by1
 refused 2 'expected --mesh RxS with R x S = 2, the number of ranks, given 2x4 = 8' --mesh 2x4
-refused 2 'given "--no-such-option"' --no-such-option
+refused 2 'unknown option --no-such-option; see hptrain --help' --no-such-option
+refused 2 'unknown option --stpes (did you mean --steps?)' --stpes 3
+refused 2 'expected --steps N, given no value' --steps
+refused 2 'expected --quiet without a value, given "--quiet=2"' --quiet=2
+refused 2 'expected --seed to be a whole number from 0 to 9223372036854775807, given "9223372036854775808"' --seed 9223372036854775808
 refused 2 'expected options alone (see --help), given "text"' text
 refused 1 'expected --data to be a file that can be read, given /nowhere/at/all: ' --data /nowhere/at/all
 refused 1 'expected --data to be a regular file, given /' --data /
+mkfifo "$out/fifo" # nobody is at its other end
+refused 1 "expected --data to be a regular file, given $out/fifo" --data "$out/fifo"
+refused 1 "expected --log to be a file, given $out/fifo, a FIFO that nobody reads" "${small[@]}" --log "$out/fifo"
 printf 'In the beginning' >"$out/short"
 refused 1 'expected --data to hold at least 170 bytes' --data "$out/short"
 refused 1 'expected --save at a place that can be written, given /proc/nowhere: ' --save /proc/nowhere

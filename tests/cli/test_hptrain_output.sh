@@ -18,11 +18,39 @@ echo "== in a pipe: JSON lines alone, the same in --log"
     --log "$out/log.jsonl" >"$out/lines" 2>"$out/said"
 [ ! -s "$out/said" ] || fail "expected nothing on standard error, given $(cat "$out/said")"
 jq -es --arg saved "$out/saved" 'map(.event) == ["begin", "held_out", "step", "step", "step", "step", "sample", "end"] and
-    .[0].n_ranks == 2 and .[0].steps == 4 and .[0].n_parameters > 0 and .[1].step == 0 and
+    .[0].n_ranks == 2 and .[0].options.lr == 6e-3 and .[0].options.batch == 4 and .[0].options["param-dtype"] == "fp32" and
+    (.[0].options | has("width") | not) and .[0].steps == 4 and .[0].n_parameters > 0 and .[1].step == 0 and
     (map(select(.event == "step") | has("held_out_loss")) == [false, true, false, true]) and
     .[6].prompt == "In \"the\"\n" and .[7].checkpoint == $saved and .[7].is_stopped == false and
     .[7].held_out_loss_after == .[5].held_out_loss' "$out/lines" >/dev/null || fail "JSON lines: $(cat "$out/lines")"
 cmp "$out/lines" "$out/log.jsonl" || fail "--log: expected the lines of standard output"
+
+echo "== a log is what a FIFO's reader gets"
+mkfifo "$out/fifo"
+cat "$out/fifo" >"$out/lines" &
+"$hptrain" "${qwen3[@]}" --steps 2 --quiet --log "$out/fifo"
+wait $!
+jq -es 'length == 5 and last.event == "end"' "$out/lines" >/dev/null || fail "a FIFO: $(cat "$out/lines")"
+
+echo "== a reader who has enough ends the run, with its checkpoint"
+for how in json text; do
+    "$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 1000000 --output $how --save "$out/head.$how" 2>"$out/said" | head -n 1 >"$out/lines" ||
+        fail "head, $how: expected status 0: $(cat "$out/said")"
+    [ -s "$out/head.$how/latest" ] || fail "head, $how: expected a checkpoint"
+    [ "$(cat "$out/said")" = "hptrain: nobody reads standard output: stopping after this step" ] || fail "head, $how: $(cat "$out/said")"
+done
+
+echo "== a trace takes room for the steps of the run"
+"$hptrain" "${qwen3[@]}" --steps 1 --trace "$out/trace" --trace-steps 100000 >/dev/null || fail "--trace-steps: expected little room"
+
+echo "== few steps make no curve, and no line ends in blanks"
+"$hptrain" "${qwen3[@]}" --steps 19 --output text >"$out/few"
+"$hptrain" "${qwen3[@]}" --steps 20 --output text >"$out/enough"
+! grep -q 'the line is training' "$out/few" || fail "19 steps: expected no curve"
+grep -q 'the line is training' "$out/enough" || fail "20 steps: expected a curve"
+! grep -q ' $' "$out/enough" || fail "the curve: expected no blanks at the end of a line"
+grep -q '^step 20/20 .*  held out [0-9.]*@20 ' "$out/enough" || fail "expected the step of the held-out loss"
+grep -q '^nothing will be saved (no --save)$' "$out/few" || fail "expected to hear that nothing is saved"
 
 echo "== --quiet: the sample alone"
 "$hptrain" "${qwen3[@]}" --steps 1 --quiet --sample In >"$out/lines"
@@ -55,7 +83,8 @@ rows "$out/shown" | grep -q '^hptrain: .*the run has diverged' || fail "expected
 echo "== plain loops in place of oneDNN are told of, on standard error where programs read"
 mkdir "$out/alone" # no plug-in lies beside or above it
 cp "$hptrain" "$out/alone"
-"$hprun" -n 2 "$out/alone/hptrain" "${qwen3[@]}" --steps 1 --matmul auto >"$out/lines" 2>"$out/said"
+"$hprun" -n 2 "$out/alone/hptrain" "${qwen3[@]}" --steps 1 --matmul auto \
+    --data data/genesis_to_deuteronomy.txt >"$out/lines" 2>"$out/said"
 [ "$(grep -c '^matrix products: plain loops, .* is not in lib/hyperparallel' "$out/said")" -eq 1 ] || fail "plain loops: $(cat "$out/said")"
 "$hptrain" "${qwen3[@]}" --steps 1 --matmul plain >"$out/lines" 2>"$out/said"
 [ ! -s "$out/said" ] || fail "--matmul plain: expected nothing on standard error, given $(cat "$out/said")"
@@ -85,11 +114,12 @@ alone=("$hptrain" "${endless[@]}")
 ranks=("$hprun" -n 2 "$hptrain" "${endless[@]}")
 for who in alone ranks; do
     declare -n command=$who
-    "${command[@]}" --save "$out/$who" >"$out/lines" &
+    "${command[@]}" --save "$out/$who" >"$out/lines" 2>"$out/said" &
     pid=$!
     wait_for '"step": 1,' "$out/lines"
     kill -TERM $pid
     wait $pid || fail "$who, SIGTERM: expected status 0, given $?"
+    [ "$(grep -c '^hptrain: stopping after this step (again: at once)$' "$out/said")" -eq 1 ] || fail "$who, SIGTERM: $(cat "$out/said")"
     jq -es 'last | .event == "end" and .is_stopped' "$out/lines" >/dev/null || fail "$who: expected to be stopped"
     [ -s "$out/$who/latest" ] || fail "$who: expected a checkpoint"
     jq -es 'map(select(.event == "step")) | last | has("held_out_loss") | not' "$out/lines" >/dev/null ||
@@ -129,6 +159,7 @@ for who in alone ranks; do
     status=0
     wait $pid || status=$?
     [ $status -eq 130 ] || fail "$who, SIGINT twice: expected status 130, given $status: $(cat "$out/said")"
+    [ "$(grep -c '^hptrain: stopped at once; nothing more is saved$' "$out/said")" -eq 1 ] || fail "$who, SIGINT twice: $(cat "$out/said")"
     [ ! -e "$out/$who.twice/latest" ] || fail "$who, SIGINT twice: expected no checkpoint"
 done
 
@@ -141,6 +172,7 @@ echo "== Ctrl-C on a terminal does the same, under hprun"
 } | on_terminal "${ranks[@]}" --save "$out/key" --log "$out/lines" >"$out/shown" ||
     fail "Ctrl-C: expected status 0, given $(cat "$out/shown")"
 [ -s "$out/key/latest" ] || fail "Ctrl-C: expected a checkpoint"
+[ "$(rows "$out/shown" | grep -c '^hptrain: stopping after this step')" -eq 1 ] || fail "Ctrl-C: expected a line that says so, given $(cat "$out/shown")"
 : >"$out/lines"
 status=0
 {

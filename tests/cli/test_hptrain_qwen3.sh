@@ -69,7 +69,7 @@ echo "== what is written for others loads again: the same loss, the same sample"
 "$hptrain" "${run[@]}" --model "$out/saved/hf" --steps 0 --sample "In the" --sample-bytes 30 --log "$out/loaded.jsonl" >/dev/null
 jq -es 'map(select(.event == "end")) | (.[0].held_out_loss_after - .[1].held_out_loss_before | fabs) < 1e-6' \
     "$out/saved.jsonl" "$out/loaded.jsonl" >/dev/null || fail "--export hf: another held-out loss"
-[ "$(grep sample "$out/saved.jsonl")" = "$(grep sample "$out/loaded.jsonl")" ] || fail "--export hf: another sample"
+[ "$(grep '"event": "sample"' "$out/saved.jsonl")" = "$(grep '"event": "sample"' "$out/loaded.jsonl")" ] || fail "--export hf: another sample"
 "$hptrain" "${run[@]}" --model "$out/saved/hf" --steps 1 --save "$out/again" --export hf --export-dtype bf16 >/dev/null
 [ "$(stat -c %s "$out/again/hf/model.safetensors")" -lt "$(stat -c %s "$out/saved/hf/model.safetensors")" ] ||
     fail "--export-dtype bf16: expected a smaller file"
