@@ -82,6 +82,41 @@ if command -v python3 >/dev/null; then
     refuses "No such file" "${make_tokens[@]}" bytes "$out/nowhere" "$out/tokens"
 fi
 
+# What was trained is never thrown away: it is moved, or it goes on. The launcher tells what it is
+# given; the line that is shown can be pasted.
+mkdir -p "$out/runs/bin"
+cp tools/train.sh "$out/tree/tools"
+printf '#!/bin/sh\n' >"$out/tree/tools/build.sh"
+printf '#!/bin/sh\nprintf "<%%s>" "$@"; echo\n' >"$out/runs/bin/hprun"
+chmod +x "$out/tree/tools/build.sh" "$out/runs/bin/hprun"
+train() { # NAME OPTION...: a run that leaves a file of this name
+    local name=$1
+    shift
+    said=$("$out/tree/tools/train.sh" "$out/runs" "$@")
+    touch "$out/runs/train/$name"
+    given=${said##*$'\n'}
+    shown=$(grep -F -- --mesh <<<"$said" | head -n 1)
+    [ "$(eval "${shown#== }")" = "$given" ] || { echo "expected a line to paste, given $shown"; exit 1; }
+}
+are_there() { # NAME...: below runs/
+    local name
+    for name; do
+        [ -e "$out/runs/$name" ] || { echo "expected $name"; exit 1; }
+    done
+}
+train first --sample 'In the "beginning"'
+train again --resume "$out/runs/train/checkpoint"
+train once_more --resume="$out/runs/train/checkpoint"
+are_there train/first train/again train/once_more
+train second
+are_there train/second train.old/first
+train third
+are_there train/third train.old/second
+if [ -e "$out/runs/train.old/first" ]; then
+    echo "expected one older run"
+    exit 1
+fi
+
 # Cases are counted, not programs; one that dies in the middle is a failure of its own.
 refuses "No tests were found" tools/run_tests.sh "$out"
 cat >"$out/CTestTestfile.cmake" <<'END'
