@@ -17,7 +17,8 @@ diff -r "$out/run" "$out/copy" || fail "--save: expected that nothing changes"
 "$hptrain" "${qwen3[@]}" --batch 8 --steps 3 --save "$out/copy" --resume "$out/copy/." >/dev/null || fail "--resume DIR/.: expected the same"
 
 echo "== what a resumed run does otherwise is told, on standard error where programs read"
-again() { { "$hprun" -n 2 "$hptrain" "${qwen3[@]}" --steps 3 --resume "$out/run" "$@" >/dev/null; } 2>&1; }
+again() { { "$hprun" -n 2 "$hptrain" "${qwen3[@]}" --matmul plain --steps 3 --resume "$out/run" "$@" \
+    >/dev/null; } 2>&1; }
 [ -z "$(again)" ] || fail "the same command: expected no note, given $(again)"
 [ -z "$(again --mesh 2x1 --batch 2 --accumulate 2)" ] || fail "the same samples in a step: expected no note"
 [ "$(again --batch 2 --lr 1e-3 --lr-min 1.2e-4 --data README.md)" = "note: the run that saved $out/run goes on otherwise: \
