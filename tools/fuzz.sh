@@ -23,7 +23,7 @@ cd "$(dirname "$0")/.."
 mkdir -p "$build"
 flags=(-std=c17 -D_GNU_SOURCE -DHP_PLAIN_KERNELS=1 -O1 -g -fno-omit-frame-pointer -ffp-contract=off
     "-fsanitize=fuzzer,address,undefined" -fno-sanitize-recover=all -Iinclude -Isrc -Imodels)
-readers=(src/base/*.c src/fsdp/checkpoint/{json,files,safetensors,weights_index}.c
+readers=(src/base/*.c src/fsdp/checkpoint/{json,files,safetensors}.c src/fsdp/weights/index.c
     models/qwen3/config{,_read}.c)
 
 still=()

@@ -282,11 +282,12 @@ static hp_status check_together(const options *o) {
 
 /* A row without a default is zero; a number without one follows from others, NAN until then. */
 static hp_status set_defaults(options *o) {
+    const double later = NAN;
     for (int i = 0; i < N_OPTIONS; i++)
         if (*rows[i].fallback || rows[i].kind == TEXT)
             TRY(parse_value(&rows[i], rows[i].fallback, o));
         else if (rows[i].kind == REAL)
-            *(double *)((char *)o + rows[i].offset) = NAN;
+            memcpy((char *)o + rows[i].offset, &later, sizeof later);
     return HP_OK;
 }
 

@@ -6,7 +6,7 @@
  * libFuzzer's entry (tools/fuzz.sh).
  */
 #include "fsdp/checkpoint/files.h"
-#include "fsdp/checkpoint/weights_index.h"
+#include "fsdp/weights/index.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {

@@ -4,7 +4,7 @@
  *
  * What is right is said by weights_round_to, in double arithmetic, and by the definition of fp16.
  */
-#include "fsdp/checkpoint/floats.h"
+#include "fsdp/weights/floats.h"
 #include "unit/weights_model.h"
 
 #include <setjmp.h>

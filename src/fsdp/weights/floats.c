@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * floats.c - fp16 added to the dtypes that hpi_convert takes.
+ * weights/floats.c - fp16 added to the dtypes that hpi_convert takes.
  *
  * fp16 goes through fp32, which holds each of its values. From fp64 that would round twice, so the
  * step to fp32 is "to odd" there: see hpi_fp64_to_fp32_odd.

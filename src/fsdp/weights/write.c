@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * weights_write.c - intervals of tensors to the disk, without a system call for each row.
+ * weights/write.c - intervals of tensors to the disk, without a system call for each row.
  *
  * A shard along an inner dimension is a run of each row. Where runs are small, a block of rows is
  * gathered from all shards, woven together and written by one rank, the next block by the next
  * rank. Every rank takes part in every gather, also when it has failed to write, so nobody waits.
  */
-#include "weights_write.h"
-#include "files.h"
+#include "write.h"
+#include "../checkpoint/files.h"
 #include "floats.h"
-#include "weights_index.h"
+#include "index.h"
 
 #include <hyperparallel/coll.h>
 

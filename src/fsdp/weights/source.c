@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * weights_source.c - finding the files of a model, opening all, and holding the index to them.
+ * weights/source.c - finding the files of a model, opening all, and holding the index to them.
  */
-#include "weights_source.h"
-#include "files.h"
+#include "source.h"
+#include "../checkpoint/files.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

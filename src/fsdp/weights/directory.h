@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/weights_directory.h - replacing a directory of weights in one stroke.
+ * fsdp/weights/directory.h - replacing a directory of weights in one stroke.
  *
  * The new one is filled under a hidden name beside the old one and exchanged for it when it is
  * whole and durable. Files of the old one that the new one does not have are linked into it before,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * weights_load.c - weights of other programs into the shards.
+ * weights/load.c - weights of other programs into the shards.
  *
  * Every rank opens all files and checks all tensors; only when all ranks have is a weight touched.
  * Then each reads its own intervals, straight into the shard where the dtype is the same and
@@ -9,12 +9,12 @@
  * since then some weights are new and some old, the fsdp is given up.
  */
 #include "../between.h"
-#include "files.h"
+#include "../checkpoint/files.h"
+#include "../checkpoint/pieces.h"
+#include "../checkpoint/together.h"
+#include "directory.h"
 #include "floats.h"
-#include "pieces.h"
-#include "together.h"
-#include "weights_directory.h"
-#include "weights_source.h"
+#include "source.h"
 
 #include <inttypes.h>
 #include <stdio.h>

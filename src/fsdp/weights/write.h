@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/weights_write.h - the ranks of replica 0 put their shards into files that are
+ * fsdp/weights/write.h - the ranks of replica 0 put their shards into files that are
  * there.
  *
  * Each rank writes its own intervals, a block at a time. Shards that are many small runs would be
@@ -10,7 +10,7 @@
 #define HPI_WEIGHTS_WRITE_H
 
 #include "../engine.h"
-#include "weights_plan.h"
+#include "plan.h"
 
 typedef struct hpi_weights_writer {
     const hp_fsdp *fsdp;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/floats.h - between fp64, fp32, fp16 and bf16, each value rounded once.
+ * fsdp/weights/floats.h - between fp64, fp32, fp16 and bf16, each value rounded once.
  *
  * Files of others may hold fp16, which nothing else in the library computes with.
  */

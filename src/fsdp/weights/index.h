@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/weights_index.h - model.safetensors.index.json: which file holds which tensor.
+ * fsdp/weights/index.h - model.safetensors.index.json: which file holds which tensor.
  *
  *     {"metadata": {"total_size": 123},
  *      "weight_map": {"TENSOR": "model-00001-of-00002.safetensors", ...}}
@@ -12,7 +12,7 @@
 #ifndef HPI_WEIGHTS_INDEX_H
 #define HPI_WEIGHTS_INDEX_H
 
-#include "json.h"
+#include "../checkpoint/json.h"
 
 extern const char hpi_weights_index_name[];  /* "model.safetensors.index.json" */
 extern const char hpi_weights_single_name[]; /* "model.safetensors" */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/weights_plan.h - which tensor goes where when weights are saved for other
+ * fsdp/weights/plan.h - which tensor goes where when weights are saved for other
  * programs.
  *
  * Pure: every rank makes the same plan without a word to others, so each knows where its intervals
@@ -10,8 +10,8 @@
 #ifndef HPI_WEIGHTS_PLAN_H
 #define HPI_WEIGHTS_PLAN_H
 
-#include "pieces.h"
-#include "safetensors.h"
+#include "../checkpoint/pieces.h"
+#include "../checkpoint/safetensors.h"
 
 typedef struct hpi_weights_file {
     uint64_t first, end; /* its tensors */

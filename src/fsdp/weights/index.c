@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * weights_index.c - model.safetensors.index.json, read distrustfully, and the names of its files.
+ * weights/index.c - model.safetensors.index.json, read distrustfully, and the names of its files.
  *
  * Files are numbered by sorting the names that the map gives and dropping repetitions, so a map of
  * many tensors and many files is read in n log n.
  */
-#include "weights_index.h"
-#include "files.h"
+#include "index.h"
+#include "../checkpoint/files.h"
 
 #include <inttypes.h>
 #include <stdio.h>

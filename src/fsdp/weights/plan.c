@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * weights_plan.c - tensors in order, cut into files, each with its header.
+ * weights/plan.c - tensors in order, cut into files, each with its header.
  */
-#include "weights_plan.h"
+#include "plan.h"
 #include "floats.h"
-#include "weights_index.h"
+#include "index.h"
 
 #include <inttypes.h>
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * weights_directory.c - a directory that is the old or the new one at any moment.
+ * weights/directory.c - a directory that is the old or the new one at any moment.
  *
  * The order: link, write and sync the files (others do), sync the directory, exchange, sync the
  * parent, move the old one's directories over, and only then remove it. Links of files cost nothing
  * and are the same file, so a kill loses neither. Directories cannot be linked: a kill may leave
  * them in the old one, from where the next save takes them.
  */
-#include "weights_directory.h"
-#include "files.h"
+#include "directory.h"
+#include "../checkpoint/files.h"
 
 #include <dirent.h>
 #include <errno.h>

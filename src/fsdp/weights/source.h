@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/checkpoint/weights_source.h - the weights of a model as they lie on the disk: one file, or
+ * fsdp/weights/source.h - the weights of a model as they lie on the disk: one file, or
  * several with an index.
  *
  * A source that was opened has been checked: each file by itself (safetensors.h), and the index
@@ -10,8 +10,8 @@
 #ifndef HPI_WEIGHTS_SOURCE_H
 #define HPI_WEIGHTS_SOURCE_H
 
-#include "safetensors.h"
-#include "weights_index.h"
+#include "../checkpoint/safetensors.h"
+#include "index.h"
 
 typedef struct hpi_weights_source {
     char *path; /* of the file, or of the index */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * weights_save.c - the shards as files that other programs read.
+ * weights/save.c - the shards as files that other programs read.
  *
  * World rank 0 makes the directory, the files in their full size with their headers, and all that
  * stands beside; then the ranks of replica 0 write their shards into them, a block at a time, so no
@@ -8,11 +8,11 @@
  * one.
  */
 #include "../between.h"
-#include "files.h"
-#include "together.h"
-#include "weights_directory.h"
-#include "weights_index.h"
-#include "weights_write.h"
+#include "../checkpoint/files.h"
+#include "../checkpoint/together.h"
+#include "directory.h"
+#include "index.h"
+#include "write.h"
 
 #include <endian.h>
 
