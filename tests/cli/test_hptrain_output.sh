@@ -8,9 +8,10 @@ set -euo pipefail
 # shellcheck source=tests/cli/hptrain_common.sh
 . tests/cli/hptrain_common.sh
 
-# Run a command on a terminal: what it shows is what script shows, its status is script's.
+# Run a command on a terminal: what it shows is what script shows, its status is script's. exec, since
+# a shell in between would get the Ctrl-C too, and some end by it; bash, since %q is its own quoting.
 on_terminal() {
-    script -qec "$(printf '%q ' "$@")" /dev/null
+    SHELL=$(command -v bash) script -qec "exec $(printf '%q ' "$@")" /dev/null
 }
 
 echo "== in a pipe: JSON lines alone, the same in --log"
