@@ -7,6 +7,7 @@
 #include "fail.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,11 +35,17 @@ static hp_status read_text(FILE *file, const char *path, char **out_text) {
     return HP_OK;
 }
 
+/* Not blocking: a FIFO is to be refused, not waited for. */
+static FILE *open_text(const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    return fd < 0 ? NULL : fdopen(fd, "r");
+}
+
 static hp_status read_named(const char *directory, const char *name, carried *files) {
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", directory, name) >= sizeof path)
         return fail(HP_ERR_ARGUMENT, "expected --model to be a path below %zu bytes", sizeof path);
-    FILE *file = fopen(path, "r");
+    FILE *file = open_text(path);
     if (!file && errno == ENOENT)
         return HP_OK;
     if (!file)

@@ -114,6 +114,9 @@ done
 [ "$(find "$out/carried/hf" -type f | wc -l)" -eq 6 ] || fail "--export: $(ls "$out/carried/hf")"
 printf 'a\0b' >"$out/other/vocab.json"
 refused 1 "expected $out/other/vocab.json to be a text, byte 1 of it is 0" --model "$out/other" --save "$out/carried" --export hf
+rm "$out/other/vocab.json"
+mkfifo "$out/other/vocab.json"
+refused 1 "expected $out/other/vocab.json to be a regular file" --model "$out/other" --save "$out/carried" --export hf
 
 echo "== positions of a model grow with --seq: the model is made, and the checkpoint looked for"
 refused 1 "$out/nowhere" --hidden-size 4 --layers 1 --heads 1 --kv-heads 1 --head-dim 2 --intermediate-size 4 \
