@@ -159,24 +159,12 @@ static hp_status open_model(model *m, uint32_t data_vocab) {
 
 /* ---- memory and weights ---- */
 
-/* Nobody who asks for no engine should train on plain loops without knowing why. */
-static void explain_engine(model *m, const hp_matmul *matmul) {
-    hp_matmul *best = NULL;
-    hp_error why;
-    if (strcmp(matmul->name, "plain") != 0 || strcmp(m->options->matmul, "plain") == 0)
-        return;
-    if (hp_matmul_open("onednn", 1, &best) < 0) {
-        hp_last_error_get(&why);
-        snprintf(m->engine_note, sizeof m->engine_note, "%s", why.message);
-    }
-    hp_matmul_close(best);
-}
-
 static hp_status open_engine(model *m, state *s) {
     const options *o = m->options;
     TRY(hp_matmul_open(o->is_given[OPTION_matmul] ? o->matmul : NULL, (int)o->threads, &s->matmul));
     m->engine = s->matmul->name;
-    explain_engine(m, s->matmul);
+    if (s->matmul->note) /* why "auto" is plain loops */
+        snprintf(m->engine_note, sizeof m->engine_note, "%s", s->matmul->note);
     return HP_OK;
 }
 
