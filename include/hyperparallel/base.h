@@ -15,6 +15,7 @@
 #define HP_VERSION_MAJOR 0
 #define HP_VERSION_MINOR 1
 #define HP_VERSION_PATCH 0
+#define HP_VERSION_NUMBER (HP_VERSION_MAJOR * 1000000 + HP_VERSION_MINOR * 1000 + HP_VERSION_PATCH)
 
 /* In front of every function whose status must not be ignored. */
 #define HP_MUST_CHECK __attribute__((warn_unused_result))
@@ -117,6 +118,10 @@ HP_MUST_CHECK hp_status hp_convert(const void *in, hp_dtype in_dtype, void *out,
 
 /* "0.1.0", of the library that is loaded. */
 const char *hp_version(void);
+/* Can the library that is loaded serve a program compiled with headers of this HP_VERSION_NUMBER?
+ * (the same major and, below 1.0, minor version, and not an older library). hp_world_create asks
+ * it when it gets a config. Errors: VERSION naming both. Threads: any. */
+HP_MUST_CHECK hp_status hp_version_check(uint32_t headers_version);
 
 #ifdef __cplusplus
 }

@@ -8,7 +8,10 @@
  * (staged), at any address; input and output are apart, or in place as each call says (ARGUMENT
  * otherwise). On return outputs are valid and every buffer may be used again. A group's calls come
  * from one thread at a time (BUSY otherwise). After a failure that is not about the arguments the
- * group stays failed.
+ * group stays failed, on every member.
+ *
+ * hp_coll_run is every call in its full form: on a stream, with low precision on the wire, with
+ * offsets. The functions below it are its short forms.
  *
  * The bit contract: the sum over a group is the balanced binary tree over the group's ranks,
  * ((r0+r1)+(r2+r3))+..., in fp32 (fp64 for fp64; integers wrap), whatever the chunking, memory or
@@ -17,18 +20,72 @@
  * after the last addition and, for avg, one division. A NaN in any contribution gives a NaN in
  * sum, avg, max and min. max(-0, +0) is +0, min is -0.
  *
- * Dtypes so far: fp64, fp32, bf16, int64 for reductions; any for moves. avg of integers: ARGUMENT.
+ * Every dtype can be reduced and moved. avg of integers: ARGUMENT.
  */
 #ifndef HYPERPARALLEL_COLL_H
 #define HYPERPARALLEL_COLL_H
 
 #include <hyperparallel/base.h>
+#include <hyperparallel/stream.h>
 #include <hyperparallel/world.h>
 
 #pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+typedef enum hp_collective {
+    HP_ALL_GATHER = 0,
+    HP_ALL_GATHER_V = 1,
+    HP_REDUCE_SCATTER = 2,
+    HP_REDUCE_SCATTER_V = 3,
+    HP_ALL_REDUCE = 4,
+    HP_ALL_TO_ALL = 5,
+    HP_ALL_TO_ALL_V = 6,
+    HP_BROADCAST = 7,
+    HP_BARRIER = 8,
+    HP_SEND = 9,
+    HP_RECV = 10
+} hp_collective;
+
+/* What contributions of a reduction are rounded to, once, to travel; they are widened again and
+ * summed in fp32, by the same tree. fp8 carries a power of two as scale for each 128 elements of a
+ * part. For fp32, fp16 and bf16; others: ARGUMENT. Errors of each: docs/low-precision.md. */
+typedef enum hp_wire {
+    HP_WIRE_DEFAULT = 0, /* what SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE says, for fp32; else FULL */
+    HP_WIRE_FULL = 1,    /* the dtype itself */
+    HP_WIRE_FP16 = 2,
+    HP_WIRE_BF16 = 3,
+    HP_WIRE_FP8_E4M3 = 4,
+    HP_WIRE_FP8_E5M2 = 5
+} hp_wire;
+
+/* A collective in its full form. Fields that a call does not name are not looked at. Counts and
+ * offsets are elements, by group rank; offsets NULL: packed, one part behind the other. */
+typedef struct hp_coll_call {
+    size_t size; /* sizeof(hp_coll_call) */
+    hp_collective what;
+    hp_group *group;
+    const void *in;
+    void *out; /* broadcast: its data (in is not looked at) */
+    uint64_t count;
+    /* [size of the group], copied before the call returns. all_gather_v: out_counts, out_offsets,
+     * and count is this rank's own; reduce_scatter_v: in_counts, in_offsets, and count is this
+     * rank's own; all_to_all_v: all four. */
+    const uint64_t *in_counts, *in_offsets, *out_counts, *out_offsets;
+    hp_dtype dtype;
+    hp_reduce op;
+    int rank;          /* root of a broadcast; whom to send to, or to receive from */
+    hp_wire wire;      /* of all_reduce, reduce_scatter, reduce_scatter_v */
+    int wire_result;   /* all_reduce: 1 sends the result in the wire's precision too */
+    hp_stream *stream; /* NULL: returns when it is done; else checked, then put on the stream */
+} hp_coll_call;
+#define HP_COLL_CALL_INIT                                                                          \
+    {                                                                                              \
+        sizeof(hp_coll_call), HP_BARRIER, 0, 0, 0, 0, 0, 0, 0, 0, HP_FP32, HP_SUM, 0,              \
+            HP_WIRE_DEFAULT, 0, 0                                                                  \
+    }
+HP_MUST_CHECK hp_status hp_coll_run(const hp_coll_call *call);
 
 /* out[i * count + k] = in of rank i [k]. in: [count], out: [size * count]. in may be this rank's
  * place in out. Steps 2, bytes read per rank (n - 1) * count. */
@@ -47,6 +104,35 @@ HP_MUST_CHECK hp_status hp_all_reduce(hp_group *group, const void *in, void *out
 /* data of rank root, on every rank. data: [count]. */
 HP_MUST_CHECK hp_status hp_broadcast(hp_group *group, void *data, uint64_t count, hp_dtype dtype,
                                      int root);
+
+/* out[i * count + k] = in of rank i [rank * count + k]. in, out: [size * count]; in == out is in
+ * place. */
+HP_MUST_CHECK hp_status hp_all_to_all(hp_group *group, const void *in, void *out, uint64_t count,
+                                      hp_dtype dtype);
+
+/* The same with parts of any size, packed: in_counts[j] elements go to rank j, out_counts[i] come
+ * from rank i, whose in_counts[own rank] it must be (MISMATCH naming both). Not in place. */
+HP_MUST_CHECK hp_status hp_all_to_all_v(hp_group *group, const void *in, const uint64_t *in_counts,
+                                        void *out, const uint64_t *out_counts, hp_dtype dtype);
+
+/* all_gather where rank i contributes counts[i] elements; out: [sum of counts], packed. In place as
+ * all_gather. counts must be equal on all ranks. */
+HP_MUST_CHECK hp_status hp_all_gather_v(hp_group *group, const void *in, void *out,
+                                        const uint64_t *counts, hp_dtype dtype);
+
+/* reduce_scatter where rank i gets counts[i] elements; in: [sum of counts], packed. */
+HP_MUST_CHECK hp_status hp_reduce_scatter_v(hp_group *group, const void *in, void *out,
+                                            const uint64_t *counts, hp_dtype dtype, hp_reduce op);
+
+/* What rank `source` sent to rank `target` arrives in the order in which it was sent on this group;
+ * nothing has to match but count and dtype (MISMATCH on both otherwise). send returns when `data`
+ * may be used again, which for small messages may be before the receiver has come. One thread at a
+ * time as for collectives; a stream is the way to send and receive at once. To oneself: ARGUMENT.
+ */
+HP_MUST_CHECK hp_status hp_send(hp_group *group, const void *data, uint64_t count, hp_dtype dtype,
+                                int target);
+HP_MUST_CHECK hp_status hp_recv(hp_group *group, void *data, uint64_t count, hp_dtype dtype,
+                                int source);
 
 /* Returns when every member has entered. */
 HP_MUST_CHECK hp_status hp_barrier(hp_group *group);

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stream.h - operations as data, ordered streams, events, executors.
+ * stream.h - streams of calls; operations as data and their executors.
+ *
+ * hp_stream, first below, is what a program puts calls on: an ordered queue with a thread of its
+ * own. The rest is for training schedules.
  *
  * An operation is a struct without a pointer: it can be copied, hashed, printed, replayed and
  * verified. Streams are in order. An operation starts when the one before it on its stream is done
@@ -20,15 +23,59 @@
 extern "C" {
 #endif
 
-/* The streams of a rank. The compute stream is the thread that calls submit. */
-typedef enum hp_stream {
+/* ---- streams of calls ---------------------------------------------------------------------- */
+
+/* Calls put on a stream run one after the other in its thread, while the caller goes on. What they
+ * read and write is left alone until they have run: record a mark behind them and synchronize with
+ * it. The first call that fails stops its stream: those behind it are not run, and it is returned,
+ * with its record, by everything that is asked of the stream from then on, and to whoever waits for
+ * one of its marks. Threads: any. */
+typedef struct hp_stream hp_stream;
+
+typedef struct hp_stream_config {
+    size_t size;           /* sizeof(hp_stream_config) */
+    const char *name;      /* of the thread and in traces; copied; NULL: "stream" */
+    hp_trace *trace;       /* record the calls on `trace_stream` of it; NULL: nowhere */
+    unsigned trace_stream; /* 0 to HP_TRACE_STREAMS - 1, of this stream alone */
+} hp_stream_config;
+#define HP_STREAM_CONFIG_INIT                                                                      \
+    { sizeof(hp_stream_config), 0, 0, 0 }
+
+/* A place in a stream: behind all calls that were on it when it was recorded. A value: nothing to
+ * destroy; good until its stream is destroyed. */
+typedef struct hp_mark {
+    hp_stream *stream;
+    uint64_t number;
+} hp_mark;
+
+/* config NULL: all defaults. Owns: the caller. Errors: ARGUMENT, MEMORY, SYSTEM. */
+HP_MUST_CHECK hp_status hp_stream_create(const hp_stream_config *config, hp_stream **out_stream);
+/* Waits for what is on it, then ends its thread. Takes NULL. Not from a call on the stream. */
+void hp_stream_destroy(hp_stream *stream);
+/* Put a function of your own on it. */
+HP_MUST_CHECK hp_status hp_stream_call(hp_stream *stream, hp_status (*function)(void *argument),
+                                       void *argument);
+HP_MUST_CHECK hp_status hp_stream_record(hp_stream *stream, hp_mark *out_mark);
+/* What is put on `stream` from now on runs after `mark`, of any stream. Does not wait here. */
+HP_MUST_CHECK hp_status hp_stream_wait(hp_stream *stream, hp_mark mark);
+/* Wait here for everything that is on it. */
+HP_MUST_CHECK hp_status hp_stream_synchronize(hp_stream *stream);
+/* Wait here for a mark. / HP_OK when it is reached, HP_IN_PROGRESS when not yet. */
+HP_MUST_CHECK hp_status hp_mark_synchronize(hp_mark mark);
+HP_MUST_CHECK hp_status hp_mark_query(hp_mark mark);
+
+/* ---- operations as data --------------------------------------------------------------------- */
+
+/* The streams of a rank in a training schedule. The compute stream is the thread that calls submit.
+ */
+typedef enum hp_stream_id {
     HP_STREAM_COMPUTE = 0,
     HP_STREAM_UNSHARD = 1,
     HP_STREAM_REDUCE = 2,
     HP_STREAM_REPLICATE = 3,
     HP_N_STREAMS = 4
-} hp_stream;
-const char *hp_stream_name(unsigned stream);
+} hp_stream_id;
+const char *hp_stream_id_name(unsigned stream);
 
 /* An event of the current step: 2 * (id + 1) + {0 done, 1 drained}; 0 is none. */
 typedef uint32_t hp_event;
@@ -44,7 +91,7 @@ enum { HP_OP_WAITS = 4 };
 
 typedef struct hp_op {
     uint16_t kind;      /* row of the executor's kind table */
-    uint16_t stream;    /* hp_stream */
+    uint16_t stream;    /* hp_stream_id */
     uint32_t id;        /* position in the step, from 0 */
     uint32_t unit;      /* whose operation; UINT32_MAX: nobody's */
     uint32_t param;     /* of the unit; UINT32_MAX: the whole unit */

@@ -14,6 +14,7 @@
 #define HYPERPARALLEL_SYMM_H
 
 #include <hyperparallel/base.h>
+#include <hyperparallel/stream.h>
 #include <hyperparallel/world.h>
 
 #pragma GCC visibility push(default)
@@ -76,6 +77,36 @@ HP_MUST_CHECK hp_status hp_symm_put_signal(hp_symm memory, uint64_t offset, cons
  * the option's. Errors: TIMEOUT, PEER (a member died), HANDLE, ARGUMENT. */
 HP_MUST_CHECK hp_status hp_symm_wait(hp_symm memory, uint64_t offset, hp_compare compare,
                                      uint64_t value, uint64_t timeout_ms);
+
+/* The calls above in their full form: blocking, or put on a stream (then arguments are checked at
+ * once, and `source` and `target` belong to the call until it has run). Fields that a call does not
+ * name are not looked at. */
+typedef enum hp_symm_what {
+    HP_SYMM_PUT = 0,        /* memory offset source bytes rank group */
+    HP_SYMM_GET = 1,        /* target memory offset bytes rank group */
+    HP_SYMM_SIGNAL = 2,     /* signal signal_offset op value rank group */
+    HP_SYMM_PUT_SIGNAL = 3, /* all of both */
+    HP_SYMM_WAIT = 4        /* signal signal_offset compare value timeout_ms */
+} hp_symm_what;
+typedef struct hp_symm_call {
+    size_t size; /* sizeof(hp_symm_call) */
+    hp_symm_what what;
+    hp_symm memory;
+    uint64_t offset;
+    const void *source;
+    void *target;
+    uint64_t bytes;
+    hp_symm signal;
+    uint64_t signal_offset;
+    hp_signal_op op;
+    hp_compare compare;
+    uint64_t value;
+    uint64_t timeout_ms;
+    int rank;
+    hp_group *group;
+    hp_stream *stream; /* NULL: returns when it is done */
+} hp_symm_call;
+HP_MUST_CHECK hp_status hp_symm_run(const hp_symm_call *call);
 
 /* Where `rank`'s block lies in this process; valid until the free. */
 HP_MUST_CHECK hp_status hp_symm_pointer(hp_symm memory, int rank, hp_group *group,

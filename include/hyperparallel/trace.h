@@ -49,6 +49,11 @@ uint64_t hp_trace_count(const hp_trace *trace, unsigned stream);
 const hp_span *hp_trace_at(const hp_trace *trace, unsigned stream, uint64_t index);
 uint64_t hp_trace_dropped(const hp_trace *trace);
 
+/* From now on what the calling thread does in symm.h, coll.h and world.h is recorded as spans on
+ * that stream of that trace; trace NULL: no more. The thread stops before the trace is destroyed.
+ * Threads: any, each its own stream. */
+HP_MUST_CHECK hp_status hp_trace_thread(hp_trace *trace, unsigned stream);
+
 /* Write a Chrome trace (JSON object with "traceEvents"; B and E events, ts in microseconds on the
  * node's monotonic clock; pid = rank, tid = stream), written beside and renamed. Perfetto and
  * chrome://tracing open it. Threads: no stream may be recording. Errors: FILE.

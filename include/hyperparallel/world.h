@@ -41,9 +41,14 @@ typedef struct hp_world_config {
     int rank, n_ranks;     /* -1: from hub, hprun or the environment */
     hp_hub *hub;           /* ranks are threads of this process; needs `rank` */
     const hp_store *store; /* needs rank and n_ranks; copied */
+    uint32_t version;      /* HP_VERSION_NUMBER of the headers that the caller was compiled with */
 } hp_world_config;
 #define HP_WORLD_CONFIG_INIT                                                                       \
-    { sizeof(hp_world_config), -1, -1, 0, 0 }
+    { sizeof(hp_world_config), -1, -1, 0, 0, HP_VERSION_NUMBER }
+
+/* Can this machine run the library? 1, or 0 with the reason in hp_last_error(): what the kernel or
+ * the sandbox lacks. Threads: any. */
+int hp_is_available(void);
 
 /* Join the job. Collective over all ranks. config NULL: everything from the environment.
  * Errors: ARGUMENT, TIMEOUT and PEER naming the ranks that did not come, LIMIT, SYSTEM, VERSION. */

@@ -9,18 +9,28 @@
 
 static const char *const reduce_names[] = {
     [HP_SUM] = "sum", [HP_AVG] = "avg", [HP_MAX] = "max", [HP_MIN] = "min"};
-static const char *const names[] = {[HPI_ALL_GATHER] = "all_gather",
-                                    [HPI_REDUCE_SCATTER] = "reduce_scatter",
-                                    [HPI_ALL_REDUCE] = "all_reduce",
-                                    [HPI_BROADCAST] = "broadcast",
-                                    [HPI_BARRIER] = "barrier"};
+static const char *const names[] = {[HP_ALL_GATHER] = "all_gather",
+                                    [HP_ALL_GATHER_V] = "all_gather_v",
+                                    [HP_REDUCE_SCATTER] = "reduce_scatter",
+                                    [HP_REDUCE_SCATTER_V] = "reduce_scatter_v",
+                                    [HP_ALL_REDUCE] = "all_reduce",
+                                    [HP_ALL_TO_ALL] = "all_to_all",
+                                    [HP_ALL_TO_ALL_V] = "all_to_all_v",
+                                    [HP_BROADCAST] = "broadcast",
+                                    [HP_BARRIER] = "barrier",
+                                    [HP_SEND] = "send",
+                                    [HP_RECV] = "recv"};
+
+const char *hpi_collective_name(hp_collective what) {
+    return (unsigned)what <= HP_RECV ? names[what] : "?";
+}
 
 const char *hpi_reduce_name(hp_reduce op) {
     return (unsigned)op <= HP_MIN ? reduce_names[op] : "?";
 }
 
-static bool reduces(hpi_collective what) {
-    return what == HPI_REDUCE_SCATTER || what == HPI_ALL_REDUCE;
+static bool reduces(hp_collective what) {
+    return what == HP_REDUCE_SCATTER || what == HP_ALL_REDUCE;
 }
 
 static hp_status check_types(const hpi_run *run) {
@@ -56,14 +66,14 @@ static bool fill_sizes(hpi_run *run) {
     if (!hpi_multiply(c->count, c->blocks, &part) || !hpi_multiply(part, n, &most) ||
         !hpi_multiply(most, hpi_max(run->in_size, run->out_size), &most) || most > INT64_MAX)
         return false;
-    run->in_bytes = part * run->in_size * (run->what == HPI_REDUCE_SCATTER ? n : 1);
-    run->out_bytes = part * run->out_size * (run->what == HPI_ALL_GATHER ? n : 1);
+    run->in_bytes = part * run->in_size * (run->what == HP_REDUCE_SCATTER ? n : 1);
+    run->out_bytes = part * run->out_size * (run->what == HP_ALL_GATHER ? n : 1);
     return true;
 }
 
 static hp_status check_sizes(hpi_run *run) {
     const hpi_coll *c = &run->c;
-    const bool has_blocks = run->what == HPI_ALL_GATHER || run->what == HPI_REDUCE_SCATTER;
+    const bool has_blocks = run->what == HP_ALL_GATHER || run->what == HP_REDUCE_SCATTER;
     if (c->blocks < 1 || (c->blocks > 1 && !has_blocks))
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected %s, given %llu", run->name,
                         has_blocks ? "1 or more blocks" : "1 block", (unsigned long long)c->blocks);
@@ -85,9 +95,9 @@ static bool is_in_place(const hpi_run *run) {
     const uint64_t in = (uintptr_t)c->in, out = (uintptr_t)c->out;
     const bool is_one_piece = c->blocks == 1 || run->n == 1;
     switch (run->what) {
-    case HPI_ALL_GATHER:
+    case HP_ALL_GATHER:
         return is_one_piece && in == out + (uint64_t)run->rank * run->in_bytes;
-    case HPI_REDUCE_SCATTER:
+    case HP_REDUCE_SCATTER:
         return is_one_piece && run->in_size == run->out_size &&
                out == in + (uint64_t)run->rank * run->out_bytes;
     default:
@@ -112,12 +122,11 @@ static void normalise(hpi_run *run) {
         run->c.op = HP_SUM;
         run->c.out_dtype = run->c.dtype;
     }
-    if (run->what != HPI_BROADCAST)
+    if (run->what != HP_BROADCAST)
         run->c.root = 0;
 }
 
-hp_status hpi_coll_check(hp_group *group, hpi_collective what, const hpi_coll *c,
-                         hpi_run *out_run) {
+hp_status hpi_coll_check(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *out_run) {
     if (!group)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a group, given NULL", names[what]);
     hpi_run run = {.group = group,
@@ -129,7 +138,7 @@ hp_status hpi_coll_check(hp_group *group, hpi_collective what, const hpi_coll *c
     normalise(&run);
     HP_TRY(hpi_world_usable(hp_group_world(group)));
     HP_TRY(check_types(&run));
-    if (what == HPI_BROADCAST && (c->root < 0 || c->root >= run.n))
+    if (what == HP_BROADCAST && (c->root < 0 || c->root >= run.n))
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a root from 0 to %d, given %d", run.name,
                         run.n - 1, c->root);
     HP_TRY(check_sizes(&run));

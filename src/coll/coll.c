@@ -12,13 +12,13 @@
 
 const hpi_algorithm hpi_algorithms[] = {
 #define X(what, name, function, needs, steps, moves, source)                                       \
-    {HPI_##what, #name, function, HPI_NEEDS_##needs, steps, moves, source},
+    {HP_##what, #name, function, HPI_NEEDS_##needs, steps, moves, source},
 #include "algorithms.def"
 #undef X
 };
 const int hpi_n_algorithms = sizeof hpi_algorithms / sizeof *hpi_algorithms;
-_Static_assert(sizeof hpi_algorithms / sizeof *hpi_algorithms < 32,
-               "enter.c has 5 bits for the number of a row");
+_Static_assert(sizeof hpi_algorithms / sizeof *hpi_algorithms < 64,
+               "enter.c has 6 bits for the number of a row");
 
 /* ---- state ---- */
 
@@ -89,7 +89,7 @@ static bool is_read_by_peers(const hpi_run *run) {
 
 static hp_status run_together(hpi_run *run) {
     HP_TRY(hpi_coll_enter(run));
-    if (run->what == HPI_BARRIER)
+    if (run->what == HP_BARRIER)
         return HP_OK;
     if (run->algorithm)
         HP_TRY(run->algorithm->run(run));
@@ -115,7 +115,7 @@ static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
     return status;
 }
 
-static hp_status collective(hp_group *group, hpi_collective what, const hpi_coll *c, bool is_public,
+static hp_status collective(hp_group *group, hp_collective what, const hpi_coll *c, bool is_public,
                             uint64_t *out_seq) {
     hpi_run run;
     HP_TRY(hpi_coll_check(group, what, c, &run));
@@ -128,19 +128,19 @@ static hp_status collective(hp_group *group, hpi_collective what, const hpi_coll
 /* ---- the door of the room ---- */
 
 hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
-    return collective(group, HPI_ALL_GATHER, c, false, out_seq);
+    return collective(group, HP_ALL_GATHER, c, false, out_seq);
 }
 
 hp_status hpi_reduce_scatter(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
-    return collective(group, HPI_REDUCE_SCATTER, c, false, out_seq);
+    return collective(group, HP_REDUCE_SCATTER, c, false, out_seq);
 }
 
 hp_status hpi_all_reduce(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
-    return collective(group, HPI_ALL_REDUCE, c, false, out_seq);
+    return collective(group, HP_ALL_REDUCE, c, false, out_seq);
 }
 
 hp_status hpi_broadcast(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
-    return collective(group, HPI_BROADCAST, c, false, out_seq);
+    return collective(group, HP_BROADCAST, c, false, out_seq);
 }
 
 hp_status hpi_coll_drain(hp_group *group, uint64_t seq) {
@@ -172,7 +172,7 @@ const char *hpi_coll_last(hp_group *group) {
 hp_status hp_all_gather(hp_group *group, const void *in, void *out, uint64_t count,
                         hp_dtype dtype) {
     const hpi_coll c = {.in = in, .out = out, .count = count, .blocks = 1, .dtype = dtype};
-    return collective(group, HPI_ALL_GATHER, &c, true, NULL);
+    return collective(group, HP_ALL_GATHER, &c, true, NULL);
 }
 
 hp_status hp_reduce_scatter(hp_group *group, const void *in, void *out, uint64_t count,
@@ -184,7 +184,7 @@ hp_status hp_reduce_scatter(hp_group *group, const void *in, void *out, uint64_t
                         .dtype = dtype,
                         .out_dtype = dtype,
                         .op = op};
-    return collective(group, HPI_REDUCE_SCATTER, &c, true, NULL);
+    return collective(group, HP_REDUCE_SCATTER, &c, true, NULL);
 }
 
 hp_status hp_all_reduce(hp_group *group, const void *in, void *out, uint64_t count, hp_dtype dtype,
@@ -196,16 +196,16 @@ hp_status hp_all_reduce(hp_group *group, const void *in, void *out, uint64_t cou
                         .dtype = dtype,
                         .out_dtype = dtype,
                         .op = op};
-    return collective(group, HPI_ALL_REDUCE, &c, true, NULL);
+    return collective(group, HP_ALL_REDUCE, &c, true, NULL);
 }
 
 hp_status hp_broadcast(hp_group *group, void *data, uint64_t count, hp_dtype dtype, int root) {
     const hpi_coll c = {
         .in = data, .out = data, .count = count, .blocks = 1, .dtype = dtype, .root = root};
-    return collective(group, HPI_BROADCAST, &c, true, NULL);
+    return collective(group, HP_BROADCAST, &c, true, NULL);
 }
 
 hp_status hp_barrier(hp_group *group) {
     const hpi_coll c = {.blocks = 1, .dtype = HP_UINT8};
-    return collective(group, HPI_BARRIER, &c, true, NULL);
+    return collective(group, HP_BARRIER, &c, true, NULL);
 }

@@ -24,7 +24,11 @@ typedef struct hpi_coll {
     hp_dtype dtype;         /* of the input */
     hp_dtype out_dtype;     /* of the output: dtype, or hpi_sum_dtype(dtype) */
     hp_reduce op;
-    int root;
+    int root; /* of a broadcast; the other end of a send or receive */
+    /* of the v forms, [size] each, elements; offsets NULL: packed; see hp_coll_call */
+    const uint64_t *in_counts, *in_offsets, *out_counts, *out_offsets;
+    hp_wire wire; /* DEFAULT counts as FULL here: the environment speaks to public calls alone */
+    bool is_wire_result;
     /* What the caller does it for, and in which pass: ranks that differ in either disagree. At most
      * 24 and HPI_PASS_BITS bits, cut; 0: none. */
     uint32_t tag, pass;

@@ -20,24 +20,27 @@ enum { WORD_TYPES, WORD_COUNT, WORD_BLOCKS, WORD_PLACES, N_WORDS = WORD_PLACES +
 _Static_assert(2 * N_WORDS <= 15, "two sets of words fit into a line");
 
 typedef struct types {
-    unsigned what, dtype, out_dtype, op, only, root, pass, tag;
+    unsigned what, dtype, out_dtype, op, only, wire, wire_result, root, pass, tag;
 } types;
-_Static_assert(HPI_BARRIER < 8 && HP_UINT8 < 16 && HP_MIN < 4 && HPI_PASS_BITS == 6,
+_Static_assert(HP_RECV < 16 && HP_UINT8 < 16 && HP_MIN < 4 && HP_WIRE_FP8_E5M2 < 8 &&
+                   HPI_PASS_BITS == 6,
                "what pack_types packs fits into its bits");
 
 static uint64_t pack_types(const types *t) {
-    return t->what | t->dtype << 3 | t->out_dtype << 7 | t->op << 11 | t->only << 13 |
-           (uint64_t)(t->root & 0xffff) << 18 | (uint64_t)(t->pass & 63) << 34 |
-           (uint64_t)t->tag << 40;
+    return t->what | t->dtype << 4 | t->out_dtype << 8 | t->op << 12 | t->only << 14 |
+           t->wire << 20 | t->wire_result << 23 | (uint64_t)(t->root & 0x3ff) << 24 |
+           (uint64_t)(t->pass & 63) << 34 | (uint64_t)t->tag << 40;
 }
 
 static types unpack_types(uint64_t word) {
-    return (types){.what = word & 7,
-                   .dtype = word >> 3 & 15,
-                   .out_dtype = word >> 7 & 15,
-                   .op = word >> 11 & 3,
-                   .only = word >> 13 & 31,
-                   .root = word >> 18 & 0xffff,
+    return (types){.what = word & 15,
+                   .dtype = word >> 4 & 15,
+                   .out_dtype = word >> 8 & 15,
+                   .op = word >> 12 & 3,
+                   .only = word >> 14 & 63,
+                   .wire = word >> 20 & 7,
+                   .wire_result = word >> 23 & 1,
+                   .root = word >> 24 & 0x3ff,
                    .pass = word >> 34 & 63,
                    .tag = (unsigned)(word >> 40)};
 }
@@ -52,8 +55,16 @@ static unsigned only_of(const hpi_run *run) {
 }
 
 static uint64_t types_word(const hpi_run *run) {
-    const types t = {run->what,    run->c.dtype,          run->c.out_dtype, run->c.op,
-                     only_of(run), (unsigned)run->c.root, run->c.pass,      run->c.tag & 0xffffff};
+    const types t = {run->what,
+                     run->c.dtype,
+                     run->c.out_dtype,
+                     run->c.op,
+                     only_of(run),
+                     run->wire,
+                     run->c.is_wire_result,
+                     (unsigned)run->c.root,
+                     run->c.pass,
+                     run->c.tag & 0xffffff};
     return pack_types(&t);
 }
 
@@ -93,7 +104,7 @@ static void say(hpi_run *run) {
         hpi_entered *mine = &s->entered[run->rank];
         mine->in = place_of(run, run->c.in, run->in_bytes, s->in);
         mine->out = (hpi_place){0, 0};
-        if (run->what == HPI_ALL_REDUCE) /* the one collective whose outputs peers write */
+        if (run->what == HP_ALL_REDUCE) /* the one collective whose outputs peers write */
             mine->out = place_of(run, run->c.out, run->out_bytes, s->out);
         word_store(&words[WORD_PLACES], mine->in.key);
         word_store(&words[WORD_PLACES + 1], mine->in.offset);
@@ -107,10 +118,8 @@ static void say(hpi_run *run) {
 
 static void describe(const uint64_t *words, char *out_text, size_t size) {
     const types t = unpack_types(words[WORD_TYPES]);
-    static const char *const names[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
-                                        "barrier"};
-    const char *name = t.what <= HPI_BARRIER ? names[t.what] : "?";
-    if (t.what == HPI_BARRIER) {
+    const char *name = hpi_collective_name((hp_collective)t.what);
+    if (t.what == HP_BARRIER) {
         snprintf(out_text, size, "%s", name);
         return;
     }
@@ -119,9 +128,9 @@ static void describe(const uint64_t *words, char *out_text, size_t size) {
     if (words[WORD_BLOCKS] != 1)
         used += snprintf(out_text + used, size - (size_t)used, " in %llu blocks",
                          (unsigned long long)words[WORD_BLOCKS]);
-    if (t.what == HPI_BROADCAST)
+    if (t.what == HP_BROADCAST)
         used += snprintf(out_text + used, size - (size_t)used, " from root %u", t.root);
-    if (t.what == HPI_REDUCE_SCATTER || t.what == HPI_ALL_REDUCE)
+    if (t.what == HP_REDUCE_SCATTER || t.what == HP_ALL_REDUCE)
         used += snprintf(out_text + used, size - (size_t)used, " by %s to %s",
                          hpi_reduce_name((hp_reduce)t.op), hp_dtype_name((hp_dtype)t.out_dtype));
     const unsigned low = (1U << HPI_TAG_BITS) - 1;
@@ -203,7 +212,7 @@ static void survey(hpi_run *run) {
     run->inputs_placed = run->outputs_placed = !run->is_small;
     for (int i = 0; i < run->n; i++) {
         const hpi_entered *e = &run->state->entered[i];
-        if (!e->in.key && (run->what != HPI_BROADCAST || i == run->c.root))
+        if (!e->in.key && (run->what != HP_BROADCAST || i == run->c.root))
             run->inputs_placed = false;
         if (!e->out.key)
             run->outputs_placed = false;

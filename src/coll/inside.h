@@ -17,14 +17,6 @@
 #include "coll.h"
 #include "kernels.h"
 
-typedef enum hpi_collective {
-    HPI_ALL_GATHER,
-    HPI_REDUCE_SCATTER,
-    HPI_ALL_REDUCE,
-    HPI_BROADCAST,
-    HPI_BARRIER
-} hpi_collective;
-
 typedef struct hpi_run hpi_run;
 
 /* A row of algorithms.def. */
@@ -32,10 +24,11 @@ typedef enum hpi_needs {
     HPI_NEEDS_NOTHING,
     HPI_NEEDS_WORDS,
     HPI_NEEDS_INPUTS,
-    HPI_NEEDS_OUTPUTS
+    HPI_NEEDS_OUTPUTS,
+    HPI_NEEDS_WIRE
 } hpi_needs;
 typedef struct hpi_algorithm {
-    hpi_collective what;
+    hp_collective what;
     const char *name;
     hp_status (*run)(hpi_run *run);
     hpi_needs needs;
@@ -79,13 +72,14 @@ typedef struct hpi_coll_state {
 struct hpi_run {
     hpi_coll_state *state;
     hp_group *group;
-    hpi_collective what;
+    hp_collective what;
     hpi_coll c;
     const char *name; /* a literal: "all_reduce" */
     int rank, n;
     uint64_t seq;
     uint64_t in_size, out_size;   /* bytes of an element */
     uint64_t in_bytes, out_bytes; /* of this rank's operands */
+    hp_wire wire;                 /* HP_WIRE_FULL, or what contributions travel in */
     bool is_small;                /* the input travels in the words */
     bool inputs_placed, outputs_placed;
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
@@ -94,8 +88,9 @@ struct hpi_run {
 /* ---- check.c ---- */
 
 /* Check every argument and fill in what follows from them. Touches nothing else. */
-hp_status hpi_coll_check(hp_group *group, hpi_collective what, const hpi_coll *c, hpi_run *out_run);
+hp_status hpi_coll_check(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *out_run);
 const char *hpi_reduce_name(hp_reduce op);
+const char *hpi_collective_name(hp_collective what);
 
 /* ---- enter.c ---- */
 
@@ -132,6 +127,23 @@ hp_status hpi_broadcast_staged(hpi_run *run);
 hp_status hpi_scatter_reduce_staged(hpi_run *run);
 hp_status hpi_reduce_staged(hpi_run *run);
 void hpi_stage_close(hpi_coll_state *state);
+
+/* ---- wire.c: what travels in low precision ---- */
+
+/* The wire that a call means: FULL where it does not apply. Errors: ARGUMENT, for one asked for by
+ * argument that the dtype cannot take. */
+hp_status hpi_wire_choose(hp_group *group, hp_dtype dtype, hp_wire asked, const char *call,
+                          hp_wire *out_wire);
+hp_status hpi_scatter_reduce_wire(hpi_run *run);
+hp_status hpi_reduce_wire(hpi_run *run);
+
+/* ---- mailbox.c: send and receive ---- */
+
+/* `rank`, count, dtype and data (in of a send, out of a receive) as the call gives them; checked
+ * against the group, and nothing touched, by the first. */
+hp_status hpi_mailbox_check(hp_group *group, hp_collective what, const hpi_coll *c);
+hp_status hpi_mailbox_send(hp_group *group, const hpi_coll *c);
+hp_status hpi_mailbox_recv(hp_group *group, const hpi_coll *c);
 
 /* ---- coll.c ---- */
 

@@ -64,7 +64,7 @@ static hp_status parse_kind(const hp_executor_config *config, const char *text, 
 
 static hp_status parse_stream(const char *text, int32_t *out_stream) {
     for (unsigned i = 0; i < HP_N_STREAMS; i++)
-        if (strcmp(hp_stream_name(i), text) == 0) {
+        if (strcmp(hp_stream_id_name(i), text) == 0) {
             *out_stream = (int32_t)i;
             return HP_OK;
         }

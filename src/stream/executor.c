@@ -53,7 +53,7 @@ hp_status hp_executor_create(const hp_executor_config *config, hp_executor **out
                         config ? "no place" : "no config");
     HP_TRY(read_config(config, &own));
     for (unsigned i = 0; own.trace && i < HP_N_STREAMS; i++)
-        HP_TRY(hp_trace_name_stream(own.trace, i, hp_stream_name(i)));
+        HP_TRY(hp_trace_name_stream(own.trace, i, hp_stream_id_name(i)));
     return own.type == HP_EXECUTOR_THREAD ? hpi_thread_executor_create(&own, out_executor)
                                           : hpi_inline_executor_create(&own, out_executor);
 }

@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-const char *hp_stream_name(unsigned stream) {
+const char *hp_stream_id_name(unsigned stream) {
     static const char *const names[HP_N_STREAMS] = {"compute", "unshard", "reduce", "replicate"};
     return stream < HP_N_STREAMS ? names[stream] : "?";
 }
@@ -74,7 +74,7 @@ int hp_op_print(const hp_op *op, const hp_kind *kinds, uint32_t n_kinds, char *t
         add(&line, "%s", kinds[op->kind].name);
     else
         add(&line, "kind-%u", op->kind);
-    add(&line, " %s", hp_stream_name(op->stream));
+    add(&line, " %s", hp_stream_id_name(op->stream));
     if (op->unit != UINT32_MAX)
         add(&line, " unit=%u", op->unit);
     if (op->param != UINT32_MAX)

@@ -207,7 +207,7 @@ static hp_status begin_step(hp_executor *executor) {
                                  "expected every stream to be idle, %llu operations of stream %s "
                                  "are not done",
                                  (unsigned long long)(x->n_submitted[s] - count(x, DONE + s)),
-                                 hp_stream_name(s));
+                                 hp_stream_id_name(s));
     HP_TRY(hpi_ops_begin_step(&x->ops));
     x->n_drained = 0;
     return HP_OK;
@@ -252,10 +252,10 @@ static hp_status start_thread(thread_executor *x, stream_thread *t) {
     if (error)
         return HPI_FAIL_RANK(HP_ERR_SYSTEM, x->ops.config.rank,
                              "expected a thread for stream %s, pthread_create gave: %s",
-                             hp_stream_name(t->stream), strerror(error));
+                             hp_stream_id_name(t->stream), strerror(error));
     t->has_thread = true;
     char name[16]; /* what the kernel keeps */
-    snprintf(name, sizeof name, "hp-%s", hp_stream_name(t->stream));
+    snprintf(name, sizeof name, "hp-%s", hp_stream_id_name(t->stream));
     pthread_setname_np(t->thread, name);
     return HP_OK;
 }

@@ -35,7 +35,7 @@ static const char *const memory_names[] = {"symmetric", "ordinary", "shifted",
                                            "odd",       "apart",    "mixed"};
 
 typedef struct coll_case {
-    hpi_collective what;
+    hp_collective what;
     hp_dtype dtype, out_dtype;
     hp_reduce op;
     uint64_t count, blocks;
@@ -88,10 +88,10 @@ static void bench_close(bench *b) {
 /* ---- one case ---- */
 
 static uint64_t in_elements(const bench *b, const coll_case *c) {
-    return c->count * c->blocks * (c->what == HPI_REDUCE_SCATTER ? (uint64_t)b->n : 1);
+    return c->count * c->blocks * (c->what == HP_REDUCE_SCATTER ? (uint64_t)b->n : 1);
 }
 static uint64_t out_elements(const bench *b, const coll_case *c) {
-    return c->count * c->blocks * (c->what == HPI_ALL_GATHER ? (uint64_t)b->n : 1);
+    return c->count * c->blocks * (c->what == HP_ALL_GATHER ? (uint64_t)b->n : 1);
 }
 
 static unsigned char *place(const bench *b, const coll_case *c, int arena) {
@@ -112,11 +112,11 @@ static void place_both(const bench *b, const coll_case *c, unsigned char **out_i
     const uint64_t part = c->count * hp_dtype_size(c->dtype);
     *out_in = place(b, c, 0);
     *out_out = place(b, c, c->in_place ? 0 : 1);
-    if (c->in_place && c->what == HPI_ALL_GATHER)
+    if (c->in_place && c->what == HP_ALL_GATHER)
         *out_in += (uint64_t)b->rank * part;
-    if (c->in_place && c->what == HPI_REDUCE_SCATTER)
+    if (c->in_place && c->what == HP_REDUCE_SCATTER)
         *out_out += (uint64_t)b->rank * part;
-    if (c->what == HPI_BROADCAST)
+    if (c->what == HP_BROADCAST)
         *out_out = *out_in;
 }
 
@@ -129,18 +129,18 @@ static void expect(const bench *b, const coll_case *c) {
     const void *rows[MAX_RANKS];
     const uint64_t row = c->count * hp_dtype_size(c->dtype);
     const uint64_t in_bytes = in_elements(b, c) * hp_dtype_size(c->dtype);
-    if (c->what == HPI_BROADCAST)
+    if (c->what == HP_BROADCAST)
         memcpy(b->expected, b->inputs + (uint64_t)c->root * in_bytes, in_bytes);
     for (uint64_t block = 0; block < c->blocks; block++) {
         for (int i = 0; i < b->n; i++) {
             const unsigned char *in = b->inputs + (uint64_t)i * in_bytes;
             rows[i] = in + block * row;
-            if (c->what == HPI_REDUCE_SCATTER)
+            if (c->what == HP_REDUCE_SCATTER)
                 rows[i] = in + row_at(b, c, block, b->rank);
-            if (c->what == HPI_ALL_GATHER)
+            if (c->what == HP_ALL_GATHER)
                 memcpy(b->expected + row_at(b, c, block, i), rows[i], row);
         }
-        if (c->what == HPI_REDUCE_SCATTER || c->what == HPI_ALL_REDUCE)
+        if (c->what == HP_REDUCE_SCATTER || c->what == HP_ALL_REDUCE)
             oracle_reduce(c->dtype, c->out_dtype, c->op, rows, b->n,
                           b->expected + block * c->count * hp_dtype_size(c->out_dtype), c->count);
     }
@@ -159,13 +159,13 @@ static hp_status call(const bench *b, const coll_case *c, const void *in, void *
                         .root = c->root};
     const bool is_public = c->blocks == 1 && c->dtype == c->out_dtype && b->n_cases % 2;
     switch (c->what) {
-    case HPI_ALL_GATHER:
+    case HP_ALL_GATHER:
         return is_public ? hp_all_gather(b->group, in, out, c->count, c->dtype)
                          : hpi_all_gather(b->group, &k, out_seq);
-    case HPI_REDUCE_SCATTER:
+    case HP_REDUCE_SCATTER:
         return is_public ? hp_reduce_scatter(b->group, in, out, c->count, c->dtype, c->op)
                          : hpi_reduce_scatter(b->group, &k, out_seq);
-    case HPI_ALL_REDUCE:
+    case HP_ALL_REDUCE:
         return is_public ? hp_all_reduce(b->group, in, out, c->count, c->dtype, c->op)
                          : hpi_all_reduce(b->group, &k, out_seq);
     default:
@@ -175,9 +175,8 @@ static hp_status call(const bench *b, const coll_case *c, const void *in, void *
 }
 
 static void describe(const bench *b, const coll_case *c, char *text, size_t size) {
-    static const char *const names[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast"};
     snprintf(text, size, "%s of %llu %s in %llu blocks to %s by %s, %s%s, n %d, algorithm %s",
-             names[c->what], (unsigned long long)c->count, hp_dtype_name(c->dtype),
+             hpi_collective_name(c->what), (unsigned long long)c->count, hp_dtype_name(c->dtype),
              (unsigned long long)c->blocks, hp_dtype_name(c->out_dtype), hpi_reduce_name(c->op),
              memory_names[c->where], c->in_place ? ", in place" : "", b->n,
              hpi_coll_last(b->group));
@@ -234,7 +233,7 @@ static void run_case(bench *b, const coll_case *c) {
     }
     check_result(b, c, out, arena); /* valid when done, before it is drained */
     RANK_OK(hpi_coll_drain(b->group, to_drain));
-    if (!c->in_place && c->what != HPI_BROADCAST)
+    if (!c->in_place && c->what != HP_BROADCAST)
         RANK_CHECK(memcmp(in, b->inputs + (uint64_t)b->rank * in_bytes, in_bytes) == 0);
 }
 
@@ -245,8 +244,8 @@ static void run_reductions(bench *b, coll_case c, void (*run)(bench *, coll_case
     for (c.op = HP_SUM; c.op <= HP_MIN; c.op++) {
         if (c.op == HP_AVG && c.dtype == HP_INT64)
             continue;
-        for (int what = HPI_REDUCE_SCATTER; what <= HPI_ALL_REDUCE; what++) {
-            c.what = (hpi_collective)what;
+        for (int what = HP_REDUCE_SCATTER; what <= HP_ALL_REDUCE; what += 2) {
+            c.what = (hp_collective)what;
             c.out_dtype = c.dtype;
             run(b, c);
             c.out_dtype = hpi_sum_dtype(c.dtype);
@@ -265,9 +264,9 @@ static void run_all(bench *b, coll_case c, void (*run)(bench *, coll_case)) {
     c.op = HP_SUM;
     for (c.dtype = HP_FP64; c.dtype <= HP_UINT8; c.dtype++) {
         c.out_dtype = c.dtype;
-        c.what = HPI_ALL_GATHER;
+        c.what = HP_ALL_GATHER;
         run(b, c);
-        c.what = HPI_BROADCAST;
+        c.what = HP_BROADCAST;
         run(b, c);
     }
 }
@@ -277,7 +276,7 @@ static void run_everywhere(bench *b, coll_case c) {
     static const uint64_t counts[] = {1, 3, 4, 5, 8, 9, 16, 17, 31, 64, 65, 67, 255, 300};
     for (int where = 0; where < N_MEMORIES; where++)
         for (int in_place = 0; in_place < 2; in_place++) {
-            if (in_place && (c.dtype != c.out_dtype || c.what == HPI_BROADCAST))
+            if (in_place && (c.dtype != c.out_dtype || c.what == HP_BROADCAST))
                 continue;
             c.where = (whereabouts)where;
             c.in_place = in_place;
@@ -301,7 +300,7 @@ static void everything_body(hp_world *world, void *argument) {
 
 /* Inner dimensions: [blocks][n][count], gather and scatter only. */
 static void run_blocks(bench *b, coll_case c) {
-    if (c.what != HPI_ALL_GATHER && c.what != HPI_REDUCE_SCATTER)
+    if (c.what != HP_ALL_GATHER && c.what != HP_REDUCE_SCATTER)
         return;
     for (int where = 0; where < N_MEMORIES; where++) {
         c.where = (whereabouts)where;
@@ -326,6 +325,8 @@ static void thresholds_body(hp_world *world, void *argument) {
     static const uint64_t counts[] = {CHUNK_FP32 - 1, CHUNK_FP32,    CHUNK_FP32 + 1,
                                       CELL_FP32 - 1,  CELL_FP32,     CELL_FP32 + 1,
                                       2 * CELL_FP32,  10 * CELL_FP32};
+    static const hp_collective moves[] = {HP_ALL_GATHER, HP_REDUCE_SCATTER, HP_ALL_REDUCE,
+                                          HP_BROADCAST};
     const bool with_largest = hp_world_size(world) == 2;
     const size_t n_counts = sizeof counts / sizeof *counts - (with_largest ? 0 : 2);
     bench b;
@@ -333,23 +334,24 @@ static void thresholds_body(hp_world *world, void *argument) {
     bench_open(&b, world, hp_world_group(world),
                counts[n_counts - 1] * 4 * (uint64_t)hp_world_size(world));
     for (size_t k = 0; k < n_counts; k++)
-        for (int what = 0; what <= HPI_BROADCAST; what++)
+        for (size_t w = 0; w < sizeof moves / sizeof *moves; w++)
             for (int where = SYMMETRIC; where <= ORDINARY; where++) {
-                coll_case c = {.what = (hpi_collective)what,
+                const hp_collective what = moves[w];
+                coll_case c = {.what = what,
                                .dtype = HP_FP32,
                                .out_dtype = HP_FP32,
                                .count = counts[k],
                                .blocks = 1,
                                .where = (whereabouts)where,
                                .in_place = k % 2 == 0};
-                if (k % 3 == 2 && (what == HPI_REDUCE_SCATTER || what == HPI_ALL_REDUCE)) {
+                if (k % 3 == 2 && (what == HP_REDUCE_SCATTER || what == HP_ALL_REDUCE)) {
                     c.dtype = HP_BF16;
                     c.in_place = false;
                 }
                 /* gather and scatter stage a part of a cell per rank */
-                if (what != HPI_ALL_REDUCE && what != HPI_BROADCAST && k < 6)
+                if (what != HP_ALL_REDUCE && what != HP_BROADCAST && k < 6)
                     c.count /= (uint64_t)b.n;
-                if (c.what == HPI_BROADCAST)
+                if (c.what == HP_BROADCAST)
                     c.in_place = false;
                 run_case(&b, &c);
             }
@@ -369,7 +371,7 @@ static void run_forced(bench *b, const hpi_algorithm *a) {
                            .count = counts[k],
                            .blocks = 1,
                            .where = a->needs == HPI_NEEDS_WORDS ? ORDINARY : SYMMETRIC,
-                           .in_place = in_place && a->what != HPI_BROADCAST,
+                           .in_place = in_place && a->what != HP_BROADCAST,
                            .root = b->n - 1};
             if (a->needs == HPI_NEEDS_WORDS && in_elements(b, &c) * 4 > HPI_SMALL_BYTES)
                 continue;
@@ -526,7 +528,7 @@ static void large_counts_body(hp_world *world, void *argument) {
                       .blocks = 1,
                       .dtype = HP_BF16,
                       .out_dtype = HP_BF16};
-        RANK_OK(hpi_coll_check(g, HPI_ALL_REDUCE, &c, &run));
+        RANK_OK(hpi_coll_check(g, HP_ALL_REDUCE, &c, &run));
         RANK_CHECK(run.in_bytes == 2 * counts[i] && run.out_bytes == 2 * counts[i]);
         for (int r = 0; r < run.n; r++, at = end) {
             hpi_slice(&run, counts[i], r, &begin, &end);
@@ -534,7 +536,7 @@ static void large_counts_body(hp_world *world, void *argument) {
         }
         RANK_CHECK(at == counts[i]);
         c.out = low + (uint64_t)1 * 16 * n * counts[i];
-        RANK_OK(hpi_coll_check(g, HPI_REDUCE_SCATTER, &c, &run));
+        RANK_OK(hpi_coll_check(g, HP_REDUCE_SCATTER, &c, &run));
         RANK_CHECK(run.in_bytes == 2 * n * counts[i] && run.out_bytes == 2 * counts[i]);
     }
 }

@@ -579,9 +579,9 @@ static void standing_still_is_a_span(void **state) {
 
 static void stream_names(void **state) {
     (void)state;
-    assert_string_equal(hp_stream_name(HP_STREAM_COMPUTE), "compute");
-    assert_string_equal(hp_stream_name(HP_STREAM_REPLICATE), "replicate");
-    assert_string_equal(hp_stream_name(HP_N_STREAMS), "?");
+    assert_string_equal(hp_stream_id_name(HP_STREAM_COMPUTE), "compute");
+    assert_string_equal(hp_stream_id_name(HP_STREAM_REPLICATE), "replicate");
+    assert_string_equal(hp_stream_id_name(HP_N_STREAMS), "?");
 }
 
 int main(void) {
