@@ -127,6 +127,13 @@ hp_status hpi_broadcast_staged(hpi_run *run);
 hp_status hpi_scatter_reduce_staged(hpi_run *run);
 hp_status hpi_reduce_staged(hpi_run *run);
 void hpi_stage_close(hpi_coll_state *state);
+/* The cells, for who moves through them; what a tick is, and why it is safe, stands in stage.c. */
+hp_status hpi_stage_open(hpi_run *run);
+unsigned char *hpi_cell_of(const hpi_run *run, int rank); /* of the present tick */
+unsigned char *hpi_tick_begin(hpi_run *run);              /* returns the own cell, to fill */
+void hpi_tick_post(hpi_run *run);
+hp_status hpi_tick_wait(hpi_run *run, int peer);
+hp_status hpi_tick_wait_all(hpi_run *run);
 
 /* ---- wire.c: what travels in low precision ---- */
 

@@ -16,7 +16,7 @@
 
 enum { CELL_BYTES = 128 * 1024, LEAST_PART_BYTES = 1024 };
 
-static hp_status stage_open(hpi_run *run) {
+hp_status hpi_stage_open(hpi_run *run) {
     hpi_coll_state *s = run->state;
     s->staged_seq = run->seq;
     if (s->cell_bytes)
@@ -43,75 +43,74 @@ void hpi_stage_close(hpi_coll_state *state) {
         hpi_symm_drop(state->staging);
 }
 
-static unsigned char *cell_of(const hpi_run *run, int rank) {
+unsigned char *hpi_cell_of(const hpi_run *run, int rank) {
     const hpi_coll_state *s = run->state;
     return s->cells[rank] + (s->tick & 1) * s->cell_bytes;
 }
 
-/* Begin a tick: returns the cell to fill. */
-static unsigned char *tick_begin(hpi_run *run) {
+unsigned char *hpi_tick_begin(hpi_run *run) {
     run->state->tick++;
-    return cell_of(run, run->rank);
+    return hpi_cell_of(run, run->rank);
 }
 
-static void tick_post(hpi_run *run) {
+void hpi_tick_post(hpi_run *run) {
     hpi_line_post(run->group, HPI_LINE_CHUNK, run->state->tick);
 }
 
-static hp_status tick_wait(hpi_run *run, int peer) {
+hp_status hpi_tick_wait(hpi_run *run, int peer) {
     if (peer == run->rank)
         return HP_OK;
     return hpi_line_wait(run->group, peer, HPI_LINE_CHUNK, run->state->tick, run->name);
 }
 
-static hp_status tick_wait_all(hpi_run *run) {
+hp_status hpi_tick_wait_all(hpi_run *run) {
     for (int k = 1; k < run->n; k++)
-        HP_TRY(tick_wait(run, (run->rank + k) % run->n));
+        HP_TRY(hpi_tick_wait(run, (run->rank + k) % run->n));
     return HP_OK;
 }
 
 hp_status hpi_gather_staged(hpi_run *run) {
-    HP_TRY(stage_open(run));
+    HP_TRY(hpi_stage_open(run));
     const unsigned char *in = run->c.in;
     const bool is_in_place =
         in == (unsigned char *)run->c.out + (uint64_t)run->rank * run->in_bytes;
     uint64_t end;
     for (uint64_t at = 0; at < run->in_bytes; at = end) {
         end = hpi_min(at + run->state->cell_bytes, run->in_bytes);
-        memcpy(tick_begin(run), in + at, end - at);
-        tick_post(run);
+        memcpy(hpi_tick_begin(run), in + at, end - at);
+        hpi_tick_post(run);
         if (!is_in_place)
             hpi_part_scatter(run, run->rank, in + at, at, end);
         for (int k = 1; k < run->n; k++) {
             const int peer = (run->rank + k) % run->n;
-            HP_TRY(tick_wait(run, peer));
-            hpi_part_scatter(run, peer, cell_of(run, peer), at, end);
+            HP_TRY(hpi_tick_wait(run, peer));
+            hpi_part_scatter(run, peer, hpi_cell_of(run, peer), at, end);
         }
     }
     return HP_OK;
 }
 
 hp_status hpi_broadcast_staged(hpi_run *run) {
-    HP_TRY(stage_open(run));
+    HP_TRY(hpi_stage_open(run));
     unsigned char *data = run->c.out;
     const bool is_root = run->rank == run->c.root;
     uint64_t end;
     for (uint64_t at = 0; at < run->in_bytes; at = end) {
         end = hpi_min(at + run->state->cell_bytes, run->in_bytes);
-        unsigned char *cell = tick_begin(run);
+        unsigned char *cell = hpi_tick_begin(run);
         if (is_root)
             memcpy(cell, data + at, end - at);
-        tick_post(run);
-        HP_TRY(tick_wait_all(run));
+        hpi_tick_post(run);
+        HP_TRY(hpi_tick_wait_all(run));
         if (!is_root)
-            memcpy(data + at, cell_of(run, run->c.root), end - at);
+            memcpy(data + at, hpi_cell_of(run, run->c.root), end - at);
     }
     return HP_OK;
 }
 
 /* A cell holds a piece of every rank's part, side by side. */
 hp_status hpi_scatter_reduce_staged(hpi_run *run) {
-    HP_TRY(stage_open(run));
+    HP_TRY(hpi_stage_open(run));
     hpi_coll_state *s = run->state;
     const uint64_t part_bytes = run->in_bytes / (uint64_t)run->n;
     const uint64_t room = s->cell_bytes / (uint64_t)run->n / 64 * 64;
@@ -119,13 +118,13 @@ hp_status hpi_scatter_reduce_staged(hpi_run *run) {
     uint64_t end;
     for (uint64_t at = 0; at < part_bytes; at = end) {
         end = hpi_min(at + room, part_bytes);
-        unsigned char *cell = tick_begin(run);
+        unsigned char *cell = hpi_tick_begin(run);
         for (int i = 0; i < run->n; i++)
             hpi_part_collect(run, i, cell + (uint64_t)i * room, at, end);
-        tick_post(run);
-        HP_TRY(tick_wait_all(run));
+        hpi_tick_post(run);
+        HP_TRY(hpi_tick_wait_all(run));
         for (int i = 0; i < run->n; i++)
-            s->in[i] = cell_of(run, i) + (uint64_t)run->rank * room;
+            s->in[i] = hpi_cell_of(run, i) + (uint64_t)run->rank * room;
         hpi_reduce_span(run, 0, &out, 1, at / run->in_size * run->out_size,
                         (end - at) / run->in_size);
     }
@@ -138,29 +137,29 @@ static hp_status reduce_staged_chunk(hpi_run *run, uint64_t first, uint64_t coun
     unsigned char *out = (unsigned char *)run->c.out + first * run->out_size;
     uint64_t begin, end;
 
-    memcpy(tick_begin(run), (const unsigned char *)run->c.in + first * run->in_size,
+    memcpy(hpi_tick_begin(run), (const unsigned char *)run->c.in + first * run->in_size,
            count * run->in_size);
-    tick_post(run);
-    HP_TRY(tick_wait_all(run));
+    hpi_tick_post(run);
+    HP_TRY(hpi_tick_wait_all(run));
     for (int i = 0; i < run->n; i++)
-        s->in[i] = cell_of(run, i);
+        s->in[i] = hpi_cell_of(run, i);
 
-    unsigned char *results = tick_begin(run);
+    unsigned char *results = hpi_tick_begin(run);
     hpi_slice(run, count, run->rank, &begin, &end);
     hpi_reduce_span(run, begin * run->in_size, &results, 1, begin * run->out_size, end - begin);
-    tick_post(run);
+    hpi_tick_post(run);
     for (int k = 0; k < run->n; k++) {
         const int peer = (run->rank + k) % run->n;
-        HP_TRY(tick_wait(run, peer));
+        HP_TRY(hpi_tick_wait(run, peer));
         hpi_slice(run, count, peer, &begin, &end);
-        memcpy(out + begin * run->out_size, cell_of(run, peer) + begin * run->out_size,
+        memcpy(out + begin * run->out_size, hpi_cell_of(run, peer) + begin * run->out_size,
                (end - begin) * run->out_size);
     }
     return HP_OK;
 }
 
 hp_status hpi_reduce_staged(hpi_run *run) {
-    HP_TRY(stage_open(run));
+    HP_TRY(hpi_stage_open(run));
     const uint64_t step = run->state->cell_bytes / hpi_max(run->in_size, run->out_size);
     for (uint64_t at = 0; at < run->c.count; at += step)
         HP_TRY(reduce_staged_chunk(run, at, hpi_min(step, run->c.count - at)));
