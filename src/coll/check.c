@@ -25,6 +25,15 @@ const char *hpi_collective_name(hp_collective what) {
     return (unsigned)what <= HP_RECV ? names[what] : "?";
 }
 
+static const char *const wire_names[] = {
+    [HP_WIRE_DEFAULT] = "default",   [HP_WIRE_FULL] = "full",
+    [HP_WIRE_FP16] = "fp16",         [HP_WIRE_BF16] = "bf16",
+    [HP_WIRE_FP8_E4M3] = "fp8_e4m3", [HP_WIRE_FP8_E5M2] = "fp8_e5m2"};
+
+const char *hpi_wire_name(hp_wire wire) {
+    return (unsigned)wire <= HP_WIRE_FP8_E5M2 ? wire_names[wire] : "?";
+}
+
 const char *hpi_reduce_name(hp_reduce op) {
     return (unsigned)op <= HP_MIN ? reduce_names[op] : "?";
 }

@@ -27,6 +27,8 @@ static void state_destroy(void *memory) {
     if (!s)
         return;
     hpi_stage_close(s);
+    hpi_free(s->packed[0]);
+    hpi_free(s->packed[1]);
     hpi_free(s->scratch);
     hpi_free(s->small);
     hpi_free(s->entered);
@@ -50,7 +52,10 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
     s->entered = hpi_alloc(n, sizeof *s->entered);
     s->small = hpi_alloc(n, sizeof *s->small);
     s->scratch = hpi_alloc_aligned(64, hpi_scratch_bytes((int)n));
-    if (!s->in || !s->out || !s->cells || !s->chunk || !s->entered || !s->small || !s->scratch) {
+    s->packed[0] = hpi_alloc(n, sizeof **s->packed);
+    s->packed[1] = hpi_alloc(n, sizeof **s->packed);
+    if (!s->in || !s->out || !s->cells || !s->chunk || !s->entered || !s->small || !s->scratch ||
+        !s->packed[0] || !s->packed[1]) {
         state_destroy(s);
         return HP_ERR_MEMORY;
     }
@@ -105,6 +110,7 @@ static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
     const uint64_t seq = atomic_load_explicit(&run->state->seq, memory_order_relaxed) + 1;
     atomic_store_explicit(&run->state->seq, seq, memory_order_relaxed);
     run->seq = seq;
+    hpi_parts_lay(run);
     hp_status status = run->n == 1 ? run_alone(run) : run_together(run);
     if (status == HP_OK && is_public && is_read_by_peers(run))
         status = hpi_coll_drain(run->group, seq);

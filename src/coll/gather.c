@@ -11,34 +11,6 @@
  */
 #include "inside.h"
 
-/* The bytes from `at` on that are adjacent in the tensor, and where they lie in it. */
-static uint64_t piece_at(const hpi_run *run, int part, uint64_t at, uint64_t end,
-                         uint64_t *out_offset) {
-    const uint64_t row = run->c.count * run->in_size; /* one part of one block */
-    const uint64_t block = at / row, within = at % row;
-    *out_offset = (block * (uint64_t)run->n + (uint64_t)part) * row + within;
-    return hpi_min(row - within, end - at);
-}
-
-void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t begin,
-                      uint64_t end) {
-    const unsigned char *from = plain;
-    uint64_t offset;
-    for (uint64_t at = begin, bytes; at < end; at += bytes) {
-        bytes = piece_at(run, part, at, end, &offset);
-        memcpy((unsigned char *)run->c.out + offset, from + (at - begin), bytes);
-    }
-}
-
-void hpi_part_collect(const hpi_run *run, int part, void *plain, uint64_t begin, uint64_t end) {
-    unsigned char *to = plain;
-    uint64_t offset;
-    for (uint64_t at = begin, bytes; at < end; at += bytes) {
-        bytes = piece_at(run, part, at, end, &offset);
-        memcpy(to + (at - begin), (const unsigned char *)run->c.in + offset, bytes);
-    }
-}
-
 hp_status hpi_gather(hpi_run *run) {
     const unsigned char *own = (unsigned char *)run->c.out + (uint64_t)run->rank * run->in_bytes;
     for (int k = 0; k < run->n; k++) {

@@ -61,6 +61,7 @@ typedef struct hpi_coll_state {
     hpi_entered *entered;
     uint64_t (*small)[HPI_SMALL_WORDS]; /* contributions that came in words */
     unsigned char *scratch;             /* of the kernels */
+    uint64_t *packed[2];                /* where packed parts begin, of in and out */
     /* The staging area, made by the first collective that needs it: two cells for each rank. */
     hp_symm staging;
     unsigned char **cells; /* [size], rank's first cell as seen here */
@@ -68,6 +69,12 @@ typedef struct hpi_coll_state {
     uint64_t staged_seq; /* the last collective that used them */
     uint64_t tick;       /* steps over the CHUNK line so far, equal on all ranks */
 } hpi_coll_state;
+
+/* The parts of an operand by rank, in elements: [n] each. NULL: `count` each, one behind the other.
+ */
+typedef struct hpi_parts {
+    const uint64_t *counts, *begins;
+} hpi_parts;
 
 struct hpi_run {
     hpi_coll_state *state;
@@ -77,10 +84,11 @@ struct hpi_run {
     const char *name; /* a literal: "all_reduce" */
     int rank, n;
     uint64_t seq;
-    uint64_t in_size, out_size;   /* bytes of an element */
-    uint64_t in_bytes, out_bytes; /* of this rank's operands */
-    hp_wire wire;                 /* HP_WIRE_FULL, or what contributions travel in */
-    bool is_small;                /* the input travels in the words */
+    uint64_t in_size, out_size;    /* bytes of an element */
+    uint64_t in_bytes, out_bytes;  /* of this rank's operands, up to the end of their last part */
+    hpi_parts in_parts, out_parts; /* of the v forms */
+    hp_wire wire;                  /* HP_WIRE_FULL, or what contributions travel in */
+    bool is_small;                 /* the input travels in the words */
     bool inputs_placed, outputs_placed;
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
 };
@@ -91,6 +99,7 @@ struct hpi_run {
 hp_status hpi_coll_check(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *out_run);
 const char *hpi_reduce_name(hp_reduce op);
 const char *hpi_collective_name(hp_collective what);
+const char *hpi_wire_name(hp_wire wire);
 
 /* ---- enter.c ---- */
 
@@ -107,11 +116,6 @@ hp_status hpi_scatter_reduce(hpi_run *run);
 hp_status hpi_reduce_each(hpi_run *run);
 hp_status hpi_reduce_push(hpi_run *run);
 
-/* Bytes [begin, end) of rank `part`'s part of a [blocks][n][count] tensor, to or from a plain array
- * that holds these bytes alone. */
-void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t begin,
-                      uint64_t end);
-void hpi_part_collect(const hpi_run *run, int part, void *plain, uint64_t begin, uint64_t end);
 /* Reduce `count` elements from state->in, each at in_offset bytes, and store the result at
  * out_offset bytes of each of out[0..n_out). */
 void hpi_reduce_span(const hpi_run *run, uint64_t in_offset, unsigned char *const *out, int n_out,
@@ -119,6 +123,24 @@ void hpi_reduce_span(const hpi_run *run, uint64_t in_offset, unsigned char *cons
 /* The elements of [0, count) that `rank` owns: cut at cache lines, so that owners share none. */
 void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
                uint64_t *out_end);
+
+/* ---- parts.c: operands that are cut into a part for each rank ---- */
+
+/* A v form: where the parts of its operands begin. Called once, when the state is there. */
+void hpi_parts_lay(hpi_run *run);
+/* Rank i's part of the operand that is cut into parts (the output of a gather, the input of a
+ * reduce-scatter): *out_count elements of each block, the first of them element *out_begin of the
+ * operand; block b is b * n * count further. A v form has one block. */
+void hpi_part_elements(const hpi_run *run, int i, uint64_t *out_begin, uint64_t *out_count);
+/* Elements of rank i's part in all its blocks; of the longest part, which is the same on every
+ * rank. */
+uint64_t hpi_part_total(const hpi_run *run, int i);
+uint64_t hpi_part_longest(const hpi_run *run);
+/* Bytes [begin, end) of rank `part`'s part, to or from a plain array that holds these bytes alone.
+ */
+void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t begin,
+                      uint64_t end);
+void hpi_part_collect(const hpi_run *run, int part, void *plain, uint64_t begin, uint64_t end);
 
 /* ---- stage.c: through cells, for ordinary memory ---- */
 
