@@ -51,13 +51,16 @@ typedef struct hpi_memory {
     uint64_t total_bytes, available_bytes; /* of the machine */
     uint64_t cgroup_bytes;                 /* what the tightest cgroup above us still allows */
     uint64_t file_bytes;                   /* RLIMIT_FSIZE */
+    uint64_t address_bytes;                /* RLIMIT_AS */
     char cgroup[160];                      /* its file, "" when no cgroup limits us */
 } hpi_memory;
 /* `root` stands before /proc and /sys: "" but in tests. */
 void hpi_memory_read(const char *root, hpi_memory *out_memory);
 /* Is there room for `bytes` now? `what` says what for. Errors: LIMIT with all the numbers. */
 hp_status hpi_memory_check(const hpi_memory *memory, uint64_t bytes, const char *what);
-/* The heap that each of n_local ranks reserves: the option, or what the machine has. */
+/* The heap that each of n_local ranks reserves: the option, or (0) what the machine has. */
+hp_status hpi_heap_of(const hpi_memory *memory, uint64_t heap_size, int n_local,
+                      uint64_t *out_bytes);
 hp_status hpi_heap_bytes(const hpi_options *options, int n_local, uint64_t *out_bytes);
 /* Is there room for the heaps that the option promises to all ranks? Errors: LIMIT. */
 hp_status hpi_heap_check(const hpi_options *options, int n_local);
