@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stream/stream.h - the door of room `stream`: events and the table that binds ids to memory.
+ * stream/stream.h - the door of room `stream`: events, the table that binds ids to memory, and how
+ * other rooms put their calls on a hp_stream.
  *
  * Operations name buffers and communicators by number. A hpi_bindings says where they lie on this
  * rank; it is the `context` of the executors that move real bytes.
@@ -22,6 +23,13 @@ static inline uint32_t hpi_event_op(hp_event event) {
 static inline int hpi_event_is_drained(hp_event event) {
     return (int)(event & 1U);
 }
+
+/* Put a call on the stream: run(a copy of `bytes` bytes of arguments, aligned for anything) in its
+ * thread, once all calls before it are done. A negative status, with this thread's record, fails
+ * the stream. `run` says itself that its thread must not spin. Errors: MEMORY, the stream's
+ * failure. Threads: any. */
+hp_status hpi_stream_push(hp_stream *stream, hp_status (*run)(void *arguments),
+                          const void *arguments, size_t bytes);
 
 _Static_assert(sizeof(hp_ref) == 24, "hp_ref is hashed and compared byte for byte");
 _Static_assert(sizeof(hp_op) == 160, "hp_op is hashed and compared byte for byte");
