@@ -15,7 +15,7 @@
 #include "world.h"
 
 enum {
-    HPI_LAYOUT_VERSION = 1,
+    HPI_LAYOUT_VERSION = 2,
     HPI_MAX_LOCAL = 1024,  /* ranks of a node: bits in hpi_entry.joined */
     HPI_MAX_GROUPS = 4096, /* groups of a node that are alive at once */
     HPI_N_NOTES = 8,       /* threads of one rank that can explain their wait at once */
@@ -70,7 +70,7 @@ typedef struct hpi_control {
 /* A group of the directory; its index is the slot of its lines on every member. */
 typedef struct hpi_entry {
     _Atomic uint64_t generation; /* of the world that it belongs to; another one: free */
-    uint64_t serial;             /* older groups have smaller ones */
+    _Atomic uint64_t serial;     /* older groups have smaller ones */
     uint64_t hash[2];            /* of the list of members */
     uint64_t base;               /* values of its lines count from here */
     uint32_t size;

@@ -157,3 +157,16 @@ void hpi_directory_leave(hp_world *world, uint32_t slot) {
     if (atomic_fetch_add_explicit(&e->n_left, 1, memory_order_acq_rel) + 1 == size)
         atomic_store_explicit(&e->generation, 0, memory_order_release);
 }
+
+/* serial is written before generation (release): who sees another group's generation sees its
+ * serial. */
+bool hpi_term_is_over(const hp_world *world, hpi_term term) {
+    const hpi_entry *e = &directory_of(world)->entries[term.slot];
+    return !is_live(world, e) ||
+           atomic_load_explicit(&e->serial, memory_order_relaxed) != term.serial;
+}
+
+hpi_term hpi_group_term(const hp_group *group) {
+    const hpi_entry *e = &directory_of(group->world)->entries[group->slot];
+    return (hpi_term){atomic_load_explicit(&e->serial, memory_order_relaxed), group->slot};
+}

@@ -202,10 +202,11 @@ void hpi_group_set_name(hp_group *group, const char *name) {
 }
 
 void hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state)) {
-    group->attached[slot] = (hpi_attachment){state, destroy};
+    group->attached[slot].destroy = destroy;
+    atomic_store_explicit(&group->attached[slot].state, state, memory_order_release);
 }
 void *hpi_group_attached(const hp_group *group, int slot) {
-    return group->attached[slot].state;
+    return atomic_load_explicit(&group->attached[slot].state, memory_order_acquire);
 }
 
 /* ---- one thread at a time; a failed group stays failed ------------------------------------- */

@@ -68,7 +68,7 @@ hp_status hpi_heap_check(const hpi_options *options, int n_local);
 /* ---- world -------------------------------------------------------------------------------- */
 
 typedef struct hpi_attachment {
-    void *state;
+    _Atomic(void *) state; /* written last (release), so that any thread may look (acquire) */
     void (*destroy)(void *state);
 } hpi_attachment;
 

@@ -234,8 +234,9 @@ hp_status hpi_world_check_memory(hp_world *world, uint64_t bytes, const char *wh
 }
 
 void hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state)) {
-    world->attached[slot] = (hpi_attachment){state, destroy};
+    world->attached[slot].destroy = destroy;
+    atomic_store_explicit(&world->attached[slot].state, state, memory_order_release);
 }
 void *hpi_world_attached(const hp_world *world, int slot) {
-    return world->attached[slot].state;
+    return atomic_load_explicit(&world->attached[slot].state, memory_order_acquire);
 }

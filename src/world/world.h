@@ -43,12 +43,21 @@ hp_status hpi_world_usable(const hp_world *world);
 
 /* ---- state of the rooms above ------------------------------------------------------------ */
 
-enum { HPI_SLOT_SYMM = 0, HPI_SLOT_COLL = 1, HPI_N_SLOTS = 2 };
+enum { HPI_SLOT_SYMM = 0, HPI_SLOT_COLL = 1, HPI_SLOT_MAIL = 2, HPI_N_SLOTS = 3 };
 /* Hang a room's state on the world or on a group; destroyed with it, before its memory goes. */
 void hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state));
 void *hpi_world_attached(const hp_world *world, int slot);
 void hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state));
 void *hpi_group_attached(const hp_group *group, int slot);
+
+/* A group as long as any of its members is in it: what a rank has left behind for the others when
+ * it destroyed the group may go when the term is over. Any thread. */
+typedef struct hpi_term {
+    uint64_t serial;
+    uint32_t slot;
+} hpi_term;
+hpi_term hpi_group_term(const hp_group *group);
+bool hpi_term_is_over(const hp_world *world, hpi_term term);
 
 /* ---- lines ------------------------------------------------------------------------------- */
 
@@ -58,7 +67,8 @@ enum {
     HPI_LINE_READ = 1,  /* coll: "I have finished reading for collective k" */
     HPI_LINE_CHUNK = 2, /* coll: progress inside a collective */
     HPI_LINE_SETUP = 3, /* world, symm: small exchanges of set-up calls */
-    HPI_N_LINES = 4
+    HPI_LINE_MAIL = 4,  /* coll: where this rank's outbox lies */
+    HPI_N_LINES = 5
 };
 /* 128 bytes: the value, and words that are published with it. Words are relaxed atomics. */
 typedef struct hpi_line {
