@@ -95,12 +95,6 @@ static hp_status vote(hp_group *group, hp_status own, uint64_t *votes) {
 
 /* ---- this rank's part ---- */
 
-/* Bytes of [offset, offset + bytes) that were never committed. */
-static uint64_t fresh_bytes(const hpi_symm_state *s, uint64_t offset, uint64_t bytes) {
-    const uint64_t end = offset + hpi_heap_room(bytes);
-    return end > s->committed_bytes ? end - s->committed_bytes : 0;
-}
-
 static hp_status check_request(const request *q) {
     if (q->alignment > MAX_ALIGNMENT || !hpi_is_power_of_two(q->alignment))
         return HPI_FAIL(HP_ERR_ARGUMENT,
@@ -131,7 +125,7 @@ static hp_status reserve(const request *q, uint64_t *words) {
     if (status == HP_OK && !q->is_spanning) {
         status = hpi_heap_take(&s->heap, q->bytes, q->alignment, &words[WORD_OFFSET]);
         if (status == HP_OK)
-            words[WORD_FRESH] = fresh_bytes(s, words[WORD_OFFSET], q->bytes);
+            words[WORD_FRESH] = hpi_symm_fresh_bytes(s, words[WORD_OFFSET], q->bytes);
     }
     pthread_mutex_unlock(&s->lock);
     words[WORD_STATUS] = status_word(status);
@@ -152,23 +146,6 @@ static hp_status check_memory(const request *q, const uint64_t *all) {
     for (int i = 0; i < hp_group_size(q->group); i++)
         total += all[(size_t)i * N_WORDS + WORD_FRESH];
     return total ? hpi_world_check_memory(q->state->world, total, "symmetric memory") : HP_OK;
-}
-
-/* Commit what is fresh, zero what was used before. */
-static hp_status commit(const request *q, uint64_t offset) {
-    hpi_symm_state *s = q->state;
-    const uint64_t end = offset + hpi_heap_room(q->bytes);
-    pthread_mutex_lock(&s->lock);
-    const uint64_t committed = s->committed_bytes;
-    hp_status status = HP_OK;
-    if (end > committed)
-        status = hpi_world_commit(s->world, committed, end - committed);
-    if (status == HP_OK)
-        s->committed_bytes = hpi_max(committed, end);
-    pthread_mutex_unlock(&s->lock);
-    if (status == HP_OK && offset < committed)
-        memset(s->segment + offset, 0, hpi_min(end, committed) - offset);
-    return status;
 }
 
 /* Where the members' blocks are seen here. */
@@ -215,7 +192,7 @@ static hp_status settle(const request *q, const uint64_t *all, uint64_t *votes, 
         if (own == HP_OK)
             own = hpi_group_map(q->group, map_bytes, &block->map);
     } else if (own == HP_OK) {
-        own = commit(q, block->offset);
+        own = hpi_symm_commit(q->state, block->offset, q->bytes);
     }
     if (own == HP_OK) {
         locate(q, all, block);

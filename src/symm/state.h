@@ -26,6 +26,10 @@ typedef struct hpi_symm_state {
 
 /* Made at the first call on a world. Errors: HANDLE (no world), FORKED, FAILED, MEMORY. */
 hp_status hpi_symm_state_get(hp_world *world, hpi_symm_state **out_state);
+/* Bytes of a place in the heap that were never committed. Locked. */
+uint64_t hpi_symm_fresh_bytes(const hpi_symm_state *s, uint64_t offset, uint64_t bytes);
+/* Make a place usable: commit what is fresh, zero what was used before. Takes the lock. */
+hp_status hpi_symm_commit(hpi_symm_state *s, uint64_t offset, uint64_t bytes);
 /* NULL when nothing was ever allocated. */
 hpi_symm_state *hpi_symm_state_find(const hp_world *world);
 

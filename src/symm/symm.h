@@ -36,6 +36,13 @@ hp_status hpi_symm_alloc_inside(hp_group *group, uint64_t bytes, uint64_t alignm
  * any more. All-zero handle: nothing. */
 void hpi_symm_drop(hp_symm memory);
 
+/* Memory of this rank that it takes without the others, zeroed and aligned to 64: it lies at
+ * out_offset of the rank's segment (hpi_world_segment), and whom to tell is the caller's business.
+ * give takes the same bytes and cannot fail; nobody may reach for it any more. Threads: any.
+ * Errors: LIMIT, MEMORY. */
+hp_status hpi_symm_take(hp_world *world, uint64_t bytes, uint64_t *out_offset);
+void hpi_symm_give(hp_world *world, uint64_t offset, uint64_t bytes);
+
 /* Freed blocks are filled with 0xdb from now on, so that a use after free shows. For tests. */
 hp_status hpi_symm_poison(hp_world *world, bool is_on);
 
