@@ -3,10 +3,13 @@
  * access.c - put, get, signal, wait: one rank reaching into another's block.
  *
  * Every call finds the block by the handle's key, checks the range, and only then touches memory.
- * A put is a plain copy; the signal after it is a sequentially consistent store, which releases the
- * copy to whoever acquires the word in hp_symm_wait and lets the sleepers' count be looked at
- * after.
+ * There is one path: the short forms fill a hp_symm_call. On a stream the checks are made twice, at
+ * once for the caller and again when its turn comes, since the memory may have been freed
+ * meanwhile. A put is a plain copy; the signal after it is a sequentially consistent store, which
+ * releases the copy to whoever acquires the word in hp_symm_wait and lets the sleepers' count be
+ * looked at after.
  */
+#include "../stream/stream.h"
 #include "state.h"
 
 /* A range in somebody's block, as the caller names it. */
@@ -94,13 +97,6 @@ static _Atomic uint64_t *word_at(const spot *place) {
     return (_Atomic uint64_t *)(void *)place->pointer;
 }
 
-static hp_status check_signal_op(hp_signal_op op) {
-    if (op != HP_SIGNAL_SET && op != HP_SIGNAL_ADD)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_SIGNAL_SET or HP_SIGNAL_ADD, given %d",
-                        (int)op);
-    return HP_OK;
-}
-
 static void raise_word(hp_world *world, const spot *place, hp_signal_op op, uint64_t value) {
     if (op == HP_SIGNAL_SET)
         atomic_store_explicit(word_at(place), value, memory_order_seq_cst);
@@ -109,65 +105,151 @@ static void raise_word(hp_world *world, const spot *place, hp_signal_op op, uint
     hpi_world_wake(world, place->world_rank);
 }
 
+static bool has_data(hp_symm_what what) {
+    return what == HP_SYMM_PUT || what == HP_SYMM_GET || what == HP_SYMM_PUT_SIGNAL;
+}
+
+/* Where a call reaches. */
+typedef struct places {
+    spot data, word;
+} places;
+
+static hp_status check_values(const hp_symm_call *c) {
+    if ((unsigned)c->what > HP_SYMM_WAIT)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_SYMM_PUT to HP_SYMM_WAIT, given %d",
+                        (int)c->what);
+    if (has_data(c->what) && c->bytes && !(c->what == HP_SYMM_GET ? c->target : c->source))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a %s, given NULL",
+                        c->what == HP_SYMM_GET ? "target" : "source");
+    if ((c->what == HP_SYMM_SIGNAL || c->what == HP_SYMM_PUT_SIGNAL) && c->op != HP_SIGNAL_SET &&
+        c->op != HP_SIGNAL_ADD)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_SIGNAL_SET or HP_SIGNAL_ADD, given %d",
+                        (int)c->op);
+    if (c->what == HP_SYMM_WAIT && (unsigned)c->compare > HP_LE)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_EQ to HP_LE, given %d", (int)c->compare);
+    return HP_OK;
+}
+
+/* Check everything and find the places; nothing is touched. */
+static hp_status resolve(const hp_symm_call *c, places *out_places) {
+    const target data = {c->memory, c->offset, c->bytes, c->rank, c->group, false};
+    const target word = {c->signal, c->signal_offset, sizeof(uint64_t),
+                         c->rank,   c->group,         c->what == HP_SYMM_WAIT};
+    HP_TRY(check_values(c));
+    if (c->what != HP_SYMM_PUT && c->what != HP_SYMM_GET)
+        HP_TRY(reach_word(&word, &out_places->word));
+    return has_data(c->what) ? reach(&data, &out_places->data) : HP_OK;
+}
+
+static hp_status wait_word(const hp_symm_call *c, const spot *word) {
+    const hpi_reason reason = {.operation = "symm_wait",
+                               .group = word->group,
+                               .rank = -1,
+                               .seq = c->value,
+                               .timeout_ms = c->timeout_ms};
+    return hpi_world_wait(c->signal.world, word_at(word), c->compare, c->value, &reason);
+}
+
+static hp_status perform(const hp_symm_call *c, const places *p) {
+    if (c->what == HP_SYMM_WAIT)
+        return wait_word(c, &p->word);
+    if (c->what == HP_SYMM_GET && c->bytes)
+        memmove(c->target, p->data.pointer, c->bytes);
+    if ((c->what == HP_SYMM_PUT || c->what == HP_SYMM_PUT_SIGNAL) && c->bytes)
+        memmove(p->data.pointer, c->source, c->bytes);
+    if (c->what == HP_SYMM_SIGNAL || c->what == HP_SYMM_PUT_SIGNAL)
+        raise_word(c->signal.world, &p->word, c->op, c->value);
+    return HP_OK;
+}
+
+static hp_status run_now(const hp_symm_call *c) {
+    places p;
+    HP_TRY(resolve(c, &p));
+    return perform(c, &p);
+}
+
+static hp_status run_on_stream(void *arguments) {
+    hpi_thread_never_spins();
+    return run_now(arguments);
+}
+
+hp_status hp_symm_run(const hp_symm_call *call) {
+    places p;
+    if (!call)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a call, given NULL");
+    if (call->size != sizeof *call)
+        return HPI_FAIL(HP_ERR_VERSION, "expected hp_symm_call.size to be %zu, given %zu",
+                        sizeof *call, call->size);
+    HP_TRY(resolve(call, &p));
+    return call->stream ? hpi_stream_push(call->stream, run_on_stream, call, sizeof *call)
+                        : perform(call, &p);
+}
+
+/* ---- the short forms --------------------------------------------------------------------------
+ */
+
 hp_status hp_symm_put(hp_symm memory, uint64_t offset, const void *source, uint64_t bytes, int rank,
                       hp_group *group) {
-    const target t = {memory, offset, bytes, rank, group, false};
-    spot to;
-    if (!source && bytes)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a source, given NULL");
-    HP_TRY(reach(&t, &to));
-    if (bytes)
-        memmove(to.pointer, source, bytes);
-    return HP_OK;
+    const hp_symm_call c = {.what = HP_SYMM_PUT,
+                            .memory = memory,
+                            .offset = offset,
+                            .source = source,
+                            .bytes = bytes,
+                            .rank = rank,
+                            .group = group};
+    return run_now(&c);
 }
 
 hp_status hp_symm_get(void *out_target, hp_symm memory, uint64_t offset, uint64_t bytes, int rank,
                       hp_group *group) {
-    const target t = {memory, offset, bytes, rank, group, false};
-    spot from;
-    if (!out_target && bytes)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a target, given NULL");
-    HP_TRY(reach(&t, &from));
-    if (bytes)
-        memmove(out_target, from.pointer, bytes);
-    return HP_OK;
+    const hp_symm_call c = {.what = HP_SYMM_GET,
+                            .memory = memory,
+                            .offset = offset,
+                            .target = out_target,
+                            .bytes = bytes,
+                            .rank = rank,
+                            .group = group};
+    return run_now(&c);
 }
 
 hp_status hp_symm_signal(hp_symm memory, uint64_t offset, hp_signal_op op, uint64_t value, int rank,
                          hp_group *group) {
-    const target t = {memory, offset, sizeof(uint64_t), rank, group, false};
-    spot word;
-    HP_TRY(check_signal_op(op));
-    HP_TRY(reach_word(&t, &word));
-    raise_word(memory.world, &word, op, value);
-    return HP_OK;
+    const hp_symm_call c = {.what = HP_SYMM_SIGNAL,
+                            .signal = memory,
+                            .signal_offset = offset,
+                            .op = op,
+                            .value = value,
+                            .rank = rank,
+                            .group = group};
+    return run_now(&c);
 }
 
 hp_status hp_symm_put_signal(hp_symm memory, uint64_t offset, const void *source, uint64_t bytes,
                              hp_symm signal, uint64_t signal_offset, hp_signal_op op,
                              uint64_t value, int rank, hp_group *group) {
-    const target t = {signal, signal_offset, sizeof(uint64_t), rank, group, false};
-    spot word;
-    HP_TRY(check_signal_op(op));
-    HP_TRY(reach_word(&t, &word)); /* before the data moves: all or nothing */
-    HP_TRY(hp_symm_put(memory, offset, source, bytes, rank, group));
-    raise_word(signal.world, &word, op, value);
-    return HP_OK;
+    const hp_symm_call c = {.what = HP_SYMM_PUT_SIGNAL,
+                            .memory = memory,
+                            .offset = offset,
+                            .source = source,
+                            .bytes = bytes,
+                            .signal = signal,
+                            .signal_offset = signal_offset,
+                            .op = op,
+                            .value = value,
+                            .rank = rank,
+                            .group = group};
+    return run_now(&c);
 }
 
 hp_status hp_symm_wait(hp_symm memory, uint64_t offset, hp_compare compare, uint64_t value,
                        uint64_t timeout_ms) {
-    const target t = {memory, offset, sizeof(uint64_t), 0, NULL, true};
-    spot word;
-    if ((unsigned)compare > HP_LE)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected HP_EQ to HP_LE, given %d", (int)compare);
-    HP_TRY(reach_word(&t, &word));
-    const hpi_reason reason = {.operation = "symm_wait",
-                               .group = word.group,
-                               .rank = -1,
-                               .seq = value,
-                               .timeout_ms = timeout_ms};
-    return hpi_world_wait(memory.world, word_at(&word), compare, value, &reason);
+    const hp_symm_call c = {.what = HP_SYMM_WAIT,
+                            .signal = memory,
+                            .signal_offset = offset,
+                            .compare = compare,
+                            .value = value,
+                            .timeout_ms = timeout_ms};
+    return run_now(&c);
 }
 
 hp_status hp_symm_pointer(hp_symm memory, int rank, hp_group *group, void **out_pointer) {
