@@ -109,10 +109,10 @@ const char *hp_dtype_name(hp_dtype dtype);
 /* The dtype of that name. Returns HP_ERR_ARGUMENT, listing the names, for any other text. */
 HP_MUST_CHECK hp_status hp_dtype_parse(const char *name, hp_dtype *out_dtype);
 
-/* out[k] = in[k] as the other type, rounded once to nearest even: fp64, fp32 and bf16 among each
- * other; a type to itself is copied, whichever it is. in, out: [count], at any address, in place
- * (in == out) or apart. Threads: any. Errors: ARGUMENT (NULL, an overlap, no dtype), UNSUPPORTED.
- */
+/* out[k] = in[k] as the other type, rounded once to nearest even: fp64, fp32, fp16 and bf16 among
+ * each other; a type to itself is copied, whichever it is. in, out: [count], at any address, in
+ * place (in == out) or apart. Threads: any. Errors: ARGUMENT (NULL, an overlap, no dtype),
+ * UNSUPPORTED (integers). */
 HP_MUST_CHECK hp_status hp_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype,
                                    uint64_t count);
 
@@ -122,6 +122,19 @@ const char *hp_version(void);
  * (the same major and, below 1.0, minor version, and not an older library). hp_world_create asks
  * it when it gets a config. Errors: VERSION naming both. Threads: any. */
 HP_MUST_CHECK hp_status hp_version_check(uint32_t headers_version);
+/* "gcc 12.2.0, usdt probes": what it was compiled with. */
+const char *hp_version_build(void);
+
+/* A row of the table of options, and what the environment says of it now. */
+typedef struct hp_option {
+    const char *name, *meaning;
+    const char *value;  /* that the environment sets; NULL: the default holds */
+    char fallback[128]; /* the default; "": none */
+    char takes[128];    /* "1 to 86400000 ms" */
+} hp_option;
+/* The options in the order of docs/options.md: returns 1, or 0 when there are no more. Threads:
+ * any; `value` is valid until the environment changes. */
+int hp_option_at(int index, hp_option *out_option);
 
 #ifdef __cplusplus
 }

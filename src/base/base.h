@@ -9,6 +9,7 @@
 #ifndef HPI_BASE_H
 #define HPI_BASE_H
 
+#include "floats.h"
 #include "kernel.h"
 
 #include <hyperparallel/base.h>
@@ -35,6 +36,8 @@ hp_status hpi_fail(hp_status status, int world_rank, const char *call, const cha
                    const char *format, ...) __attribute__((format(printf, 6, 7)));
 /* Make `error` this thread's record (it came from another thread) and return its status. */
 hp_status hpi_error_set(const hp_error *error);
+/* Has this thread failed since the last call of this function? For who writes failures down. */
+bool hpi_error_take_untold(void);
 
 /* Memory: zeroed, or NULL with the record written. hpi_free takes NULL. Threads: any. */
 void *hpi_alloc(size_t count, size_t size);
@@ -95,43 +98,6 @@ double hpi_random_unit(uint64_t *state);
 /* XXH3, 64 bits, seed 0. Source: Yann Collet, xxHash. */
 uint64_t hpi_checksum(const void *data, uint64_t n_bytes);
 
-/* The bits of an fp32, and the fp32 of some bits. */
-static inline uint32_t hpi_bits_of_fp32(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-static inline float hpi_fp32_of_bits(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-/* bf16 <-> fp32, round to nearest even; a NaN stays a (quiet) NaN. */
-static inline float hpi_bf16_to_fp32(uint16_t h) {
-    return hpi_fp32_of_bits((uint32_t)h << 16);
-}
-static inline uint16_t hpi_fp32_to_bf16(float f) {
-    const uint32_t bits = hpi_bits_of_fp32(f);
-    if ((bits & 0x7fffffffU) > 0x7f800000U)
-        return (uint16_t)((bits >> 16) | 0x40U);
-    return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
-}
-
-/* fp64 on its way to bf16 or fp16. Through a nearest fp32 it could be rounded twice; "to odd", what
- * is cut off leaves a mark in the last bit, and the second rounding sees on which side of a tie the
- * value was. Source: Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved
- * algorithms using rounding to odd" (p + 2 bits suffice). */
-static inline float hpi_fp64_to_fp32_odd(double d) {
-    const float f = (float)d;
-    const uint32_t bits = hpi_bits_of_fp32(f);
-    if ((double)f == d || d != d)
-        return f;
-    /* Inexact: of the two neighbours the one whose last bit is 1. */
-    const bool is_beyond = (f < 0 ? -(double)f : (double)f) > (d < 0 ? -d : d);
-    return hpi_fp32_of_bits(bits & 1U ? bits : is_beyond ? bits - 1 : bits + 1);
-}
-
 /* hp_convert for callers whose operands are known to be good. */
 hp_status hpi_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype,
                       uint64_t count);
@@ -147,6 +113,7 @@ typedef struct hpi_options {
 #define X_BYTES uint64_t
 #define X_FLAG uint64_t
 #define X_TEXT const char *
+#define X_CHOICE uint64_t
 #define X(field, type, name, fallback, least, most, unit, text) X_##type field;
 #include "options.def"
 #undef X
@@ -154,6 +121,7 @@ typedef struct hpi_options {
 #undef X_BYTES
 #undef X_FLAG
 #undef X_TEXT
+#undef X_CHOICE
 } hpi_options;
 
 /* Fill every field from the environment, else its default. Errors: ARGUMENT naming the option, what
@@ -166,5 +134,7 @@ hp_status hpi_environment_int(const char *name, int64_t least, int64_t most, int
                               int64_t *out_value);
 /* "64M" -> 67108864. Errors: ARGUMENT. */
 hp_status hpi_parse_bytes(const char *text, uint64_t *out_bytes);
+/* The word at `index` of "FULL|FP16|BF16". */
+void hpi_choice_name(const char *names, uint64_t index, char *out_name, size_t size);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * convert.c - between fp64, fp32 and bf16, each value rounded once to nearest even.
+ * convert.c - between fp64, fp32, fp16 and bf16, each value rounded once to nearest even.
  *
  * One loop per pair of dtypes. They assume operands that do not overlap; in place, a piece at a
  * time goes through a small buffer, from the end when elements grow, so that nothing is overwritten
@@ -10,44 +10,67 @@
 
 typedef double any_fp64 __attribute__((aligned(1), may_alias));
 typedef float any_fp32 __attribute__((aligned(1), may_alias));
+typedef uint16_t any_fp16 __attribute__((aligned(1), may_alias));
 typedef uint16_t any_bf16 __attribute__((aligned(1), may_alias));
 
 static float fp64_to_fp32(double d) {
     return (float)d;
 }
+static uint16_t fp64_to_fp16(double d) {
+    return hpi_fp32_to_fp16(hpi_fp64_to_fp32_odd(d));
+}
+static uint16_t fp64_to_bf16(double d) {
+    return hpi_fp32_to_bf16(hpi_fp64_to_fp32_odd(d));
+}
 static double fp32_to_fp64(float f) {
     return (double)f;
+}
+static double fp16_to_fp64(uint16_t h) {
+    return (double)hpi_fp16_to_fp32(h);
 }
 static double bf16_to_fp64(uint16_t h) {
     return (double)hpi_bf16_to_fp32(h);
 }
-
-static uint16_t fp64_to_bf16(double d) {
-    return hpi_fp32_to_bf16(hpi_fp64_to_fp32_odd(d));
+/* Through fp32, which holds both. */
+static uint16_t fp16_to_bf16(uint16_t h) {
+    return hpi_fp32_to_bf16(hpi_fp16_to_fp32(h));
+}
+static uint16_t bf16_to_fp16(uint16_t h) {
+    return hpi_fp32_to_fp16(hpi_bf16_to_fp32(h));
 }
 
-#define LOOP(name, in_t, out_t, function)                                                          \
-    static void name(const void *in, void *out, uint64_t count) {                                  \
-        const in_t *from = in;                                                                     \
-        out_t *to = out;                                                                           \
+#define LOOP(in_name, out_name, function)                                                          \
+    HPI_KERNEL static void loop_##in_name##_##out_name(const void *in, void *out,                  \
+                                                       uint64_t count) {                           \
+        const any_##in_name *restrict from = in;                                                   \
+        any_##out_name *restrict to = out;                                                         \
         for (uint64_t k = 0; k < count; k++)                                                       \
             to[k] = function(from[k]);                                                             \
     }
-LOOP(loop_64_32, any_fp64, any_fp32, fp64_to_fp32)
-LOOP(loop_64_16, any_fp64, any_bf16, fp64_to_bf16)
-LOOP(loop_32_64, any_fp32, any_fp64, fp32_to_fp64)
-LOOP(loop_32_16, any_fp32, any_bf16, hpi_fp32_to_bf16)
-LOOP(loop_16_64, any_bf16, any_fp64, bf16_to_fp64)
-LOOP(loop_16_32, any_bf16, any_fp32, hpi_bf16_to_fp32)
+LOOP(fp64, fp32, fp64_to_fp32)
+LOOP(fp64, fp16, fp64_to_fp16)
+LOOP(fp64, bf16, fp64_to_bf16)
+LOOP(fp32, fp64, fp32_to_fp64)
+LOOP(fp32, fp16, hpi_fp32_to_fp16)
+LOOP(fp32, bf16, hpi_fp32_to_bf16)
+LOOP(fp16, fp64, fp16_to_fp64)
+LOOP(fp16, fp32, hpi_fp16_to_fp32)
+LOOP(fp16, bf16, fp16_to_bf16)
+LOOP(bf16, fp64, bf16_to_fp64)
+LOOP(bf16, fp32, hpi_bf16_to_fp32)
+LOOP(bf16, fp16, bf16_to_fp16)
 
 typedef void convert_loop(const void *in, void *out, uint64_t count);
 
+/* NULL: a type to itself, or not built. */
 static convert_loop *loop_of(hp_dtype in, hp_dtype out) {
-    static convert_loop *const loops[][4] = {
-        [HP_FP64] = {[HP_FP32] = loop_64_32, [HP_BF16] = loop_64_16},
-        [HP_FP32] = {[HP_FP64] = loop_32_64, [HP_BF16] = loop_32_16},
-        [HP_BF16] = {[HP_FP64] = loop_16_64, [HP_FP32] = loop_16_32},
+    static convert_loop *const loops[4][4] = {
+        [HP_FP64] = {NULL, loop_fp64_fp32, loop_fp64_fp16, loop_fp64_bf16},
+        [HP_FP32] = {loop_fp32_fp64, NULL, loop_fp32_fp16, loop_fp32_bf16},
+        [HP_FP16] = {loop_fp16_fp64, loop_fp16_fp32, NULL, loop_fp16_bf16},
+        [HP_BF16] = {loop_bf16_fp64, loop_bf16_fp32, loop_bf16_fp16, NULL},
     };
+    _Static_assert(HP_FP64 == 0 && HP_FP32 == 1 && HP_FP16 == 2 && HP_BF16 == 3, "rows, columns");
     return (unsigned)in < 4 && (unsigned)out < 4 ? loops[in][out] : NULL;
 }
 
@@ -69,7 +92,7 @@ hp_status hpi_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out
     const uint64_t in_size = hp_dtype_size(in_dtype), out_size = hp_dtype_size(out_dtype);
     convert_loop *loop = loop_of(in_dtype, out_dtype);
     if (in_dtype != out_dtype && !loop)
-        return HPI_FAIL(HP_ERR_UNSUPPORTED, "expected fp64, fp32 or bf16, given %s to %s",
+        return HPI_FAIL(HP_ERR_UNSUPPORTED, "expected fp64, fp32, fp16 or bf16, given %s to %s",
                         hp_dtype_name(in_dtype), hp_dtype_name(out_dtype));
     if (!loop && in != out)
         memmove(out, in, count * in_size);

@@ -39,34 +39,76 @@ uint16_t oracle_to_bf16(float f) {
     return to_below < to_above ? below : above;
 }
 
+/* ---- fp16 ---- */
+
+double oracle_round(double x, int n_bits, int bias) {
+    if (x == 0 || isnan(x) || isinf(x))
+        return x;
+    const int exponent = ilogb(x) < 1 - bias ? 1 - bias : ilogb(x);
+    const double step = ldexp(1, exponent - n_bits);
+    return nearbyint(x / step) * step;
+}
+
+float oracle_from_fp16(uint16_t h) {
+    const int exponent = h >> 10 & 31, significand = h & 1023;
+    double x = exponent ? ldexp(1024 + significand, exponent - 25) : ldexp(significand, -24);
+    if (exponent == 31)
+        x = significand ? NAN : INFINITY;
+    return (float)(h & 0x8000 ? -x : x);
+}
+
+uint16_t oracle_to_fp16(float f) {
+    const double x = fabs(oracle_round((double)f, 10, 15));
+    const unsigned sign = signbit(f) ? 0x8000 : 0;
+    if (isnan(f))
+        return 0x7e00;
+    if (x > 65504)
+        return (uint16_t)(sign | 0x7c00);
+    if (x < 0x1p-14)
+        return (uint16_t)(sign | (unsigned)ldexp(x, 24));
+    return (uint16_t)(sign |
+                      ((unsigned)(ilogb(x) + 14) * 1024 + (unsigned)ldexp(x, 10 - ilogb(x))));
+}
+
 /* ---- one element ---- */
 
 typedef struct value {
-    hp_dtype type; /* HP_FP64, HP_FP32 or HP_INT64: what the sum runs in */
-    double d;
-    float f;
+    double d; /* of fp64 */
+    float f;  /* of the other floats */
     int64_t i;
 } value;
 
 static value load(hp_dtype dtype, const void *data, uint64_t k) {
-    value v = {.type = HP_FP32};
+    value v = {0};
     const unsigned char *at = (const unsigned char *)data + k * hp_dtype_size(dtype);
     uint16_t half;
+    int32_t i32;
+    memcpy(&half, at, hp_dtype_size(dtype) == 2 ? 2 : 0);
     switch (dtype) {
     case HP_FP64:
-        v.type = HP_FP64;
         memcpy(&v.d, at, sizeof v.d);
         break;
     case HP_FP32:
         memcpy(&v.f, at, sizeof v.f);
         break;
+    case HP_FP16:
+        v.f = oracle_from_fp16(half);
+        break;
     case HP_BF16:
-        memcpy(&half, at, sizeof half);
         v.f = oracle_from_bf16(half);
         break;
     case HP_INT64:
-        v.type = HP_INT64;
         memcpy(&v.i, at, sizeof v.i);
+        break;
+    case HP_INT32:
+        memcpy(&i32, at, sizeof i32);
+        v.i = i32;
+        break;
+    case HP_INT8:
+        v.i = (signed char)*at;
+        break;
+    case HP_UINT8:
+        v.i = *at;
         break;
     default:
         abort();
@@ -74,17 +116,18 @@ static value load(hp_dtype dtype, const void *data, uint64_t k) {
     return v;
 }
 
+/* Integers lose their upper bytes (the machine is little-endian). */
 static void store(hp_dtype dtype, void *data, uint64_t k, value v) {
     unsigned char *at = (unsigned char *)data + k * hp_dtype_size(dtype);
-    if (dtype == HP_BF16) {
-        const uint16_t half = oracle_to_bf16(v.f);
+    if (dtype == HP_BF16 || dtype == HP_FP16) {
+        const uint16_t half = dtype == HP_BF16 ? oracle_to_bf16(v.f) : oracle_to_fp16(v.f);
         memcpy(at, &half, sizeof half);
     } else if (dtype == HP_FP32) {
         memcpy(at, &v.f, sizeof v.f);
     } else if (dtype == HP_FP64) {
         memcpy(at, &v.d, sizeof v.d);
     } else {
-        memcpy(at, &v.i, sizeof v.i);
+        memcpy(at, &v.i, hp_dtype_size(dtype));
     }
 }
 
@@ -145,6 +188,8 @@ static bool is_nan_at(hp_dtype dtype, const unsigned char *at) {
         return (bits & INT64_MAX) > UINT64_C(0x7ff0000000000000);
     case HP_FP32:
         return (bits & 0x7fffffff) > 0x7f800000;
+    case HP_FP16:
+        return (bits & 0x7fff) > 0x7c00;
     case HP_BF16:
         return (bits & 0x7fff) > 0x7f80;
     default:
@@ -213,8 +258,12 @@ static void fill_one(hp_dtype dtype, unsigned char *at, uint64_t *state) {
     } else if (dtype == HP_BF16) {
         const uint16_t h = oracle_to_bf16((float)random_double(state, 0x1p-133, 0x1.fep127));
         memcpy(at, &h, sizeof h);
+    } else if (dtype == HP_FP16) {
+        const uint16_t h = oracle_to_fp16((float)random_double(state, 0x1p-24, 65504));
+        memcpy(at, &h, sizeof h);
     } else {
-        const uint64_t r = next_random(state), extreme = (uint64_t)1 << 63;
+        const uint64_t bits_of = 8 * hp_dtype_size(dtype);
+        const uint64_t r = next_random(state), extreme = (uint64_t)1 << (bits_of - 1);
         const uint64_t bits = r % 64 == 0 ? extreme : r % 64 == 1 ? extreme - 1 : r;
         memcpy(at, &bits, hp_dtype_size(dtype));
     }

@@ -28,4 +28,11 @@ void oracle_fill(hp_dtype dtype, void *data, uint64_t count, uint64_t seed);
 float oracle_from_bf16(uint16_t h);
 uint16_t oracle_to_bf16(float f);
 
+/* The nearest number of a binary format with n_bits bits behind the point and this exponent bias,
+ * ties to even, by division; as if exponents had no upper end. Infinities and NaN stay. */
+double oracle_round(double x, int n_bits, int bias);
+/* fp16 to fp32 and back, by ldexp and oracle_round. */
+float oracle_from_fp16(uint16_t h);
+uint16_t oracle_to_fp16(float f);
+
 #endif

@@ -4,7 +4,7 @@
  *
  * What is right is said by weights_round_to, in double arithmetic, and by the definition of fp16.
  */
-#include "fsdp/weights/floats.h"
+#include "base/base.h"
 #include "unit/weights_model.h"
 
 #include <setjmp.h>
@@ -28,7 +28,7 @@ static void every_fp16_is_widened(void **state) {
     double *out = calloc(N_HALVES, sizeof *out);
     assert_non_null(out);
     for (size_t k = 0; k < sizeof to / sizeof *to; k++) {
-        assert_int_equal(hpi_floats_convert(halves, HP_FP16, out, to[k], N_HALVES), HP_OK);
+        assert_int_equal(hpi_convert(halves, HP_FP16, out, to[k], N_HALVES), HP_OK);
         for (uint32_t i = 0; i < N_HALVES; i++)
             assert_true(weights_same(weights_round(weights_read(halves, HP_FP16, i), to[k]),
                                      weights_read(out, to[k], i)));
@@ -40,7 +40,7 @@ static void every_fp16_is_widened(void **state) {
 static void check_narrowed(const void *values, hp_dtype from, uint64_t n) {
     uint16_t *out = calloc(n, sizeof *out);
     assert_non_null(out);
-    assert_int_equal(hpi_floats_convert(values, from, out, HP_FP16, n), HP_OK);
+    assert_int_equal(hpi_convert(values, from, out, HP_FP16, n), HP_OK);
     for (uint64_t i = 0; i < n; i++) {
         const double value = weights_read(values, from, i);
         if (!weights_same(weights_round(value, HP_FP16), weights_read(out, HP_FP16, i)))
@@ -105,9 +105,9 @@ static void far_ends_and_random_bits(void **state) {
 static void integers_are_refused(void **state) {
     (void)state;
     int64_t whole[2] = {1, 2}, copy[2];
-    assert_int_equal(hpi_floats_convert(whole, HP_INT64, copy, HP_FP16, 1), HP_ERR_UNSUPPORTED);
-    assert_int_equal(hpi_floats_convert(halves, HP_FP16, copy, HP_INT64, 1), HP_ERR_UNSUPPORTED);
-    assert_int_equal(hpi_floats_convert(whole, HP_INT64, copy, HP_INT64, 2), HP_OK);
+    assert_int_equal(hpi_convert(whole, HP_INT64, copy, HP_FP16, 1), HP_ERR_UNSUPPORTED);
+    assert_int_equal(hpi_convert(halves, HP_FP16, copy, HP_INT64, 1), HP_ERR_UNSUPPORTED);
+    assert_int_equal(hpi_convert(whole, HP_INT64, copy, HP_INT64, 2), HP_OK);
     assert_memory_equal(whole, copy, sizeof whole);
 }
 

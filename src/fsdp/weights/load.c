@@ -13,7 +13,6 @@
 #include "../checkpoint/pieces.h"
 #include "../checkpoint/together.h"
 #include "directory.h"
-#include "floats.h"
 #include "source.h"
 
 #include <inttypes.h>
@@ -97,8 +96,8 @@ static hp_status check_shape(const char *path, const hpi_tensor *tensor, const h
 }
 
 static hp_status check_dtype(const char *path, const hpi_tensor *tensor, const hpi_param *p) {
-    const bool is_float = hpi_dtype_is_convertible(p->master);
-    if (is_float ? hpi_dtype_is_convertible(tensor->dtype) : tensor->dtype == p->master)
+    const bool is_float = hpi_dtype_is_float(p->master);
+    if (is_float ? hpi_dtype_is_float(tensor->dtype) : tensor->dtype == p->master)
         return HP_OK;
     return HPI_FAIL(HP_ERR_FORMAT, "%s: tensor \"%s\": expected dtype %s, found %s", path,
                     tensor->name,
@@ -219,7 +218,7 @@ static hp_status read_run(struct reader *r, uint64_t begin, uint64_t n, unsigned
         const void *bytes;
         const uint64_t n_now = hpi_min(n - done, BLOCK_BYTES / in_size);
         HP_TRY(fetch(r, (begin + done) * in_size, n_now * in_size, &bytes));
-        HP_TRY(hpi_floats_convert(bytes, in_dtype, out + done * out_size, out_dtype, n_now));
+        HP_TRY(hpi_convert(bytes, in_dtype, out + done * out_size, out_dtype, n_now));
         done += n_now;
     }
     return HP_OK;

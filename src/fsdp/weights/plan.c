@@ -3,7 +3,6 @@
  * weights/plan.c - tensors in order, cut into files, each with its header.
  */
 #include "plan.h"
-#include "floats.h"
 #include "index.h"
 
 #include <inttypes.h>
@@ -12,7 +11,7 @@
 static hpi_tensor tensor_of(const hpi_part *part, hp_dtype dtype) {
     const hpi_param *p = part->param;
     hpi_tensor tensor = {.name = part->name,
-                         .dtype = hpi_dtype_is_convertible(p->master) ? dtype : p->master,
+                         .dtype = hpi_dtype_is_float(p->master) ? dtype : p->master,
                          .n_dims = p->n_dims};
     for (int d = 0; d < p->n_dims; d++)
         tensor.shape[d] = (uint64_t)p->shape[d];

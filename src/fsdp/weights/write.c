@@ -8,7 +8,6 @@
  */
 #include "write.h"
 #include "../checkpoint/files.h"
-#include "floats.h"
 #include "index.h"
 
 #include <hyperparallel/coll.h>
@@ -64,8 +63,8 @@ static hp_status write_elements(hpi_weights_writer *writer, const struct target 
         return hpi_file_write(t->fd, t->path, offset, data, n * out_size);
     for (uint64_t done = 0; done < n;) {
         const uint64_t n_now = hpi_min(n - done, BLOCK_BYTES / out_size);
-        HP_TRY(hpi_floats_convert(data + done * in_size, dtype, writer->converted, t->tensor->dtype,
-                                  n_now));
+        HP_TRY(
+            hpi_convert(data + done * in_size, dtype, writer->converted, t->tensor->dtype, n_now));
         HP_TRY(hpi_file_write(t->fd, t->path, offset + done * out_size, writer->converted,
                               n_now * out_size));
         done += n_now;
