@@ -14,8 +14,12 @@
 /* Elements where the caller has them: any address, any declared type. */
 typedef double any_fp64 __attribute__((aligned(1), may_alias));
 typedef float any_fp32 __attribute__((aligned(1), may_alias));
+typedef uint16_t any_fp16 __attribute__((aligned(1), may_alias));
 typedef uint16_t any_bf16 __attribute__((aligned(1), may_alias));
 typedef uint64_t any_int64 __attribute__((aligned(1), may_alias)); /* unsigned: sums wrap */
+typedef uint32_t any_int32 __attribute__((aligned(1), may_alias));
+typedef uint8_t any_int8;
+typedef uint8_t any_uint8;
 
 /* ---- elements ---- */
 
@@ -25,11 +29,11 @@ INLINE double load_fp64(double x) {
 INLINE float load_fp32(float x) {
     return x;
 }
+INLINE float load_fp16(uint16_t x) {
+    return hpi_fp16_to_fp32(x);
+}
 INLINE float load_bf16(uint16_t x) {
     return hpi_bf16_to_fp32(x);
-}
-INLINE uint64_t load_int64(uint64_t x) {
-    return x;
 }
 
 INLINE double sum_fp64(double a, double b) {
@@ -38,16 +42,25 @@ INLINE double sum_fp64(double a, double b) {
 INLINE float sum_fp32(float a, float b) {
     return a + b;
 }
-INLINE uint64_t sum_int64(uint64_t a, uint64_t b) {
-    return a + b;
-}
 
-INLINE uint64_t max_int64(uint64_t a, uint64_t b) {
-    return (int64_t)a > (int64_t)b ? a : b;
-}
-INLINE uint64_t min_int64(uint64_t a, uint64_t b) {
-    return (int64_t)a < (int64_t)b ? a : b;
-}
+/* Sums wrap as unsigned ones do; `compared` says whether max and min see a sign. */
+#define INTEGER(name, type, compared)                                                              \
+    INLINE type load_##name(type x) {                                                              \
+        return x;                                                                                  \
+    }                                                                                              \
+    INLINE type sum_##name(type a, type b) {                                                       \
+        return (type)(a + b);                                                                      \
+    }                                                                                              \
+    INLINE type max_##name(type a, type b) {                                                       \
+        return (compared)a > (compared)b ? a : b;                                                  \
+    }                                                                                              \
+    INLINE type min_##name(type a, type b) {                                                       \
+        return (compared)a < (compared)b ? a : b;                                                  \
+    }
+INTEGER(int64, uint64_t, int64_t)
+INTEGER(int32, uint32_t, int32_t)
+INTEGER(int8, uint8_t, int8_t)
+INTEGER(uint8, uint8_t, uint8_t)
 
 /* Equal numbers differ at most in the sign of zero, which `and` clears and `or` keeps; what is
  * neither greater, less nor equal is a NaN, and so is its sum. By masks: with branches gcc 12 does
@@ -108,28 +121,29 @@ COMPARE(float, uint32_t, min_fp32, <, |)
             acc[k] = op(acc[k], more[k]);                                                          \
     }
 
-LEAVES(leaves_sum_fp64, any_fp64, double, load_fp64, sum_fp64)
-LEAVES(leaves_max_fp64, any_fp64, double, load_fp64, max_fp64)
-LEAVES(leaves_min_fp64, any_fp64, double, load_fp64, min_fp64)
-LEAVES(leaves_sum_fp32, any_fp32, float, load_fp32, sum_fp32)
-LEAVES(leaves_max_fp32, any_fp32, float, load_fp32, max_fp32)
-LEAVES(leaves_min_fp32, any_fp32, float, load_fp32, min_fp32)
-LEAVES(leaves_sum_bf16, any_bf16, float, load_bf16, sum_fp32)
-LEAVES(leaves_max_bf16, any_bf16, float, load_bf16, max_fp32)
-LEAVES(leaves_min_bf16, any_bf16, float, load_bf16, min_fp32)
-LEAVES(leaves_sum_int64, any_int64, uint64_t, load_int64, sum_int64)
-LEAVES(leaves_max_int64, any_int64, uint64_t, load_int64, max_int64)
-LEAVES(leaves_min_int64, any_int64, uint64_t, load_int64, min_int64)
+#define ALL_LEAVES(name, acc_t, sum_name)                                                          \
+    LEAVES(leaves_sum_##name, any_##name, acc_t, load_##name, sum_##sum_name)                      \
+    LEAVES(leaves_max_##name, any_##name, acc_t, load_##name, max_##sum_name)                      \
+    LEAVES(leaves_min_##name, any_##name, acc_t, load_##name, min_##sum_name)
+ALL_LEAVES(fp64, double, fp64)
+ALL_LEAVES(fp32, float, fp32)
+ALL_LEAVES(fp16, float, fp32)
+ALL_LEAVES(bf16, float, fp32)
+ALL_LEAVES(int64, uint64_t, int64)
+ALL_LEAVES(int32, uint32_t, int32)
+ALL_LEAVES(int8, uint8_t, int8)
+ALL_LEAVES(uint8, uint8_t, uint8)
 
-MERGE(merge_sum_fp64, double, sum_fp64)
-MERGE(merge_max_fp64, double, max_fp64)
-MERGE(merge_min_fp64, double, min_fp64)
-MERGE(merge_sum_fp32, float, sum_fp32)
-MERGE(merge_max_fp32, float, max_fp32)
-MERGE(merge_min_fp32, float, min_fp32)
-MERGE(merge_sum_int64, uint64_t, sum_int64)
-MERGE(merge_max_int64, uint64_t, max_int64)
-MERGE(merge_min_int64, uint64_t, min_int64)
+#define ALL_MERGES(name, acc_t)                                                                    \
+    MERGE(merge_sum_##name, acc_t, sum_##name)                                                     \
+    MERGE(merge_max_##name, acc_t, max_##name)                                                     \
+    MERGE(merge_min_##name, acc_t, min_##name)
+ALL_MERGES(fp64, double)
+ALL_MERGES(fp32, float)
+ALL_MERGES(int64, uint64_t)
+ALL_MERGES(int32, uint32_t)
+ALL_MERGES(int8, uint8_t)
+ALL_MERGES(uint8, uint8_t)
 
 HPI_KERNEL static void divide_fp64(void *out, uint64_t divisor, uint64_t count) {
     double *acc = out;
@@ -145,12 +159,15 @@ HPI_KERNEL static void divide_fp32(void *out, uint64_t divisor, uint64_t count) 
         acc[k] /= by;
 }
 
-HPI_KERNEL static void narrow_bf16(const void *in, void *out, uint64_t count) {
-    const float *restrict acc = in;
-    uint16_t *restrict to = out;
-    for (uint64_t k = 0; k < count; k++)
-        to[k] = hpi_fp32_to_bf16(acc[k]);
-}
+#define NARROW(name, narrowed)                                                                     \
+    HPI_KERNEL static void narrow_##name(const void *in, void *out, uint64_t count) {              \
+        const float *restrict acc = in;                                                            \
+        uint16_t *restrict to = out;                                                               \
+        for (uint64_t k = 0; k < count; k++)                                                       \
+            to[k] = narrowed(acc[k]);                                                              \
+    }
+NARROW(fp16, hpi_fp32_to_fp16)
+NARROW(bf16, hpi_fp32_to_bf16)
 
 /* ---- the table ---- */
 
@@ -159,14 +176,16 @@ HPI_KERNEL static void narrow_bf16(const void *in, void *out, uint64_t count) {
 static const hpi_kernel kernels[] = {
     [HP_FP64] = {OPS(leaves, fp64), OPS(merge, fp64), divide_fp64, NULL},
     [HP_FP32] = {OPS(leaves, fp32), OPS(merge, fp32), divide_fp32, NULL},
+    [HP_FP16] = {OPS(leaves, fp16), OPS(merge, fp32), divide_fp32, narrow_fp16},
     [HP_BF16] = {OPS(leaves, bf16), OPS(merge, fp32), divide_fp32, narrow_bf16},
     [HP_INT64] = {OPS(leaves, int64), OPS(merge, int64), NULL, NULL},
+    [HP_INT32] = {OPS(leaves, int32), OPS(merge, int32), NULL, NULL},
+    [HP_INT8] = {OPS(leaves, int8), OPS(merge, int8), NULL, NULL},
+    [HP_UINT8] = {OPS(leaves, uint8), OPS(merge, uint8), NULL, NULL},
 };
 
 const hpi_kernel *hpi_kernel_of(hp_dtype dtype) {
-    if ((size_t)dtype >= sizeof kernels / sizeof *kernels || !kernels[dtype].leaves[0])
-        return NULL;
-    return &kernels[dtype];
+    return (size_t)dtype < sizeof kernels / sizeof *kernels ? &kernels[dtype] : NULL;
 }
 
 /* ---- the tree ---- */
@@ -209,6 +228,6 @@ const void *hpi_reduce_chunk(const hpi_reduction *r, const void *const *in, uint
         r->kernel->divide(acc, (uint64_t)r->n, count);
     if (r->out_dtype == hpi_sum_dtype(r->dtype))
         return acc;
-    r->kernel->narrow(acc, acc + HPI_CHUNK_BYTES, count);
+    hpi_kernel_of(r->out_dtype)->narrow(acc, acc + HPI_CHUNK_BYTES, count);
     return acc + HPI_CHUNK_BYTES;
 }

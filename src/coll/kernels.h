@@ -19,7 +19,7 @@ typedef struct hpi_kernel {
     void (*narrow)(const void *acc, void *out, uint64_t count); /* NULL: sum type and dtype agree */
 } hpi_kernel;
 
-/* NULL when reductions of this dtype are not built. */
+/* NULL for a value outside the enum. */
 const hpi_kernel *hpi_kernel_of(hp_dtype dtype);
 
 enum { HPI_CHUNK_BYTES = 8192 }; /* of accumulators; a level of the tree holds one chunk */
