@@ -39,7 +39,7 @@ const char *hpi_reduce_name(hp_reduce op) {
 }
 
 static bool reduces(hp_collective what) {
-    return what == HP_REDUCE_SCATTER || what == HP_ALL_REDUCE;
+    return what == HP_REDUCE_SCATTER || what == HP_REDUCE_SCATTER_V || what == HP_ALL_REDUCE;
 }
 
 static hp_status check_types(const hpi_run *run) {
@@ -55,6 +55,9 @@ static hp_status check_types(const hpi_run *run) {
     if (c->op == HP_AVG && !hpi_dtype_is_float(c->dtype))
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a float dtype for avg, given %s", run->name,
                         hp_dtype_name(c->dtype));
+    if ((unsigned)run->wire > HP_WIRE_FP8_E5M2)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a wire from default to fp8_e5m2, given %d",
+                        run->name, (int)run->wire);
     if (!hpi_kernel_of(c->dtype))
         return HPI_FAIL(HP_ERR_UNSUPPORTED, "%s: expected fp64, fp32, bf16 or int64, given %s",
                         run->name, hp_dtype_name(c->dtype));
@@ -69,14 +72,15 @@ static hp_status check_types(const hpi_run *run) {
 static bool fill_sizes(hpi_run *run) {
     const hpi_coll *c = &run->c;
     const uint64_t n = (uint64_t)run->n;
-    run->in_size = hp_dtype_size(c->dtype);
-    run->out_size = reduces(run->what) ? hp_dtype_size(c->out_dtype) : run->in_size;
+    const bool is_exchange = run->what == HP_ALL_TO_ALL;
     uint64_t part, most; /* elements of one rank's part; bytes of the whole, in the wider type */
     if (!hpi_multiply(c->count, c->blocks, &part) || !hpi_multiply(part, n, &most) ||
         !hpi_multiply(most, hpi_max(run->in_size, run->out_size), &most) || most > INT64_MAX)
         return false;
-    run->in_bytes = part * run->in_size * (run->what == HP_REDUCE_SCATTER ? n : 1);
-    run->out_bytes = part * run->out_size * (run->what == HP_ALL_GATHER ? n : 1);
+    run->in_bytes = part * run->in_size * (run->what == HP_REDUCE_SCATTER || is_exchange ? n : 1);
+    run->out_bytes = part * run->out_size * (run->what == HP_ALL_GATHER || is_exchange ? n : 1);
+    run->own_begin = (uint64_t)run->rank * c->count;
+    run->is_empty = run->in_bytes == 0;
     return true;
 }
 
@@ -105,34 +109,54 @@ static bool is_in_place(const hpi_run *run) {
     const bool is_one_piece = c->blocks == 1 || run->n == 1;
     switch (run->what) {
     case HP_ALL_GATHER:
-        return is_one_piece && in == out + (uint64_t)run->rank * run->in_bytes;
+        return is_one_piece && in == out + run->own_begin * run->in_size;
+    case HP_ALL_GATHER_V:
+        return in == out + run->own_begin * run->in_size && hpi_parts_own_is_apart(run);
     case HP_REDUCE_SCATTER:
         return is_one_piece && run->in_size == run->out_size &&
-               out == in + (uint64_t)run->rank * run->out_bytes;
+               out == in + run->own_begin * run->in_size;
+    case HP_REDUCE_SCATTER_V:
+        return run->in_size == run->out_size && out == in + run->own_begin * run->in_size &&
+               hpi_parts_own_is_apart(run);
+    case HP_ALL_TO_ALL_V:
+        return false;
     default:
         return in == out && run->in_size == run->out_size;
     }
 }
 
-static hp_status check_overlap(const hpi_run *run) {
+static hp_status check_overlap(hpi_run *run) {
     const uint64_t in = (uintptr_t)run->c.in, out = (uintptr_t)run->c.out;
-    if (in >= out + run->out_bytes || out >= in + run->in_bytes || is_in_place(run))
+    run->is_in_place = is_in_place(run);
+    if (run->is_in_place || run->in_bytes == 0 || run->out_bytes == 0 ||
+        in + run->in_skip_bytes >= out + run->out_bytes ||
+        out + run->out_skip_bytes >= in + run->in_bytes)
         return HP_OK;
     return HPI_FAIL(HP_ERR_ARGUMENT,
-                    "%s: expected buffers that are apart or in place, given an input of %llu bytes "
-                    "that begins %lld bytes after the output of %llu bytes",
-                    run->name, (unsigned long long)run->in_bytes, (long long)(in - out),
+                    "%s: expected buffers that are apart%s, given an input of %llu bytes that "
+                    "begins %lld bytes after the output of %llu bytes",
+                    run->name, run->what == HP_ALL_TO_ALL_V ? "" : " or in place",
+                    (unsigned long long)run->in_bytes, (long long)(in - out),
                     (unsigned long long)run->out_bytes);
 }
 
 /* What a collective does not look at must not make its ranks differ. */
 static void normalise(hpi_run *run) {
+    hpi_coll *c = &run->c;
     if (!reduces(run->what)) {
-        run->c.op = HP_SUM;
-        run->c.out_dtype = run->c.dtype;
+        c->op = HP_SUM;
+        c->out_dtype = c->dtype;
+        c->wire = HP_WIRE_FULL;
     }
+    run->wire = c->wire == HP_WIRE_DEFAULT ? HP_WIRE_FULL : c->wire;
+    if (run->what != HP_ALL_REDUCE || run->wire == HP_WIRE_FULL)
+        c->is_wire_result = false;
     if (run->what != HP_BROADCAST)
-        run->c.root = 0;
+        c->root = 0;
+    if (hpi_is_v(run->what))
+        c->blocks = 1;
+    if (run->what == HP_ALL_TO_ALL_V)
+        c->count = 0;
 }
 
 hp_status hpi_coll_check(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *out_run) {
@@ -150,7 +174,9 @@ hp_status hpi_coll_check(hp_group *group, hp_collective what, const hpi_coll *c,
     if (what == HP_BROADCAST && (c->root < 0 || c->root >= run.n))
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a root from 0 to %d, given %d", run.name,
                         run.n - 1, c->root);
-    HP_TRY(check_sizes(&run));
+    run.in_size = hp_dtype_size(run.c.dtype);
+    run.out_size = hp_dtype_size(run.c.out_dtype);
+    HP_TRY(hpi_is_v(what) ? hpi_parts_check(&run) : check_sizes(&run));
     HP_TRY(check_overlap(&run));
     *out_run = run;
     return HP_OK;

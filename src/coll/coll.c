@@ -79,11 +79,20 @@ static hp_status state_get(hp_group *group, hpi_coll_state **out_state) {
 /* A group of one: the result is the input. */
 static hp_status run_alone(hpi_run *run) {
     const hpi_coll *c = &run->c;
-    if (run->in_bytes == 0 || c->in == c->out)
+    if (run->what == HP_ALL_TO_ALL_V && c->in_counts[0] != c->out_counts[0])
+        return HPI_FAIL_RANK(HP_ERR_MISMATCH, hp_group_world_rank(run->group, 0),
+                             "%s: expected rank 0 to receive what it sends itself, it sends %llu "
+                             "elements and expects %llu",
+                             run->name, (unsigned long long)c->in_counts[0],
+                             (unsigned long long)c->out_counts[0]);
+    const unsigned char *in = (const unsigned char *)c->in + run->in_skip_bytes;
+    unsigned char *out = (unsigned char *)c->out + run->out_skip_bytes;
+    const uint64_t bytes = run->in_bytes - run->in_skip_bytes;
+    if (bytes == 0 || in == out)
         return HP_OK;
     if (run->c.dtype != run->c.out_dtype)
-        return hpi_convert(c->in, c->dtype, c->out, c->out_dtype, c->count * c->blocks);
-    memcpy(c->out, c->in, run->in_bytes);
+        return hpi_convert(in, c->dtype, out, c->out_dtype, bytes / run->in_size);
+    memcpy(out, in, bytes);
     return HP_OK;
 }
 
@@ -121,8 +130,8 @@ static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
     return status;
 }
 
-static hp_status collective(hp_group *group, hp_collective what, const hpi_coll *c, bool is_public,
-                            uint64_t *out_seq) {
+hp_status hpi_coll_run(hp_group *group, hp_collective what, const hpi_coll *c, bool is_public,
+                       uint64_t *out_seq) {
     hpi_run run;
     HP_TRY(hpi_coll_check(group, what, c, &run));
     HP_TRY(hpi_group_enter(group, run.name));
@@ -134,19 +143,19 @@ static hp_status collective(hp_group *group, hp_collective what, const hpi_coll 
 /* ---- the door of the room ---- */
 
 hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
-    return collective(group, HP_ALL_GATHER, c, false, out_seq);
+    return hpi_coll_run(group, HP_ALL_GATHER, c, false, out_seq);
 }
 
 hp_status hpi_reduce_scatter(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
-    return collective(group, HP_REDUCE_SCATTER, c, false, out_seq);
+    return hpi_coll_run(group, HP_REDUCE_SCATTER, c, false, out_seq);
 }
 
 hp_status hpi_all_reduce(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
-    return collective(group, HP_ALL_REDUCE, c, false, out_seq);
+    return hpi_coll_run(group, HP_ALL_REDUCE, c, false, out_seq);
 }
 
 hp_status hpi_broadcast(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
-    return collective(group, HP_BROADCAST, c, false, out_seq);
+    return hpi_coll_run(group, HP_BROADCAST, c, false, out_seq);
 }
 
 hp_status hpi_coll_drain(hp_group *group, uint64_t seq) {
@@ -178,7 +187,7 @@ const char *hpi_coll_last(hp_group *group) {
 hp_status hp_all_gather(hp_group *group, const void *in, void *out, uint64_t count,
                         hp_dtype dtype) {
     const hpi_coll c = {.in = in, .out = out, .count = count, .blocks = 1, .dtype = dtype};
-    return collective(group, HP_ALL_GATHER, &c, true, NULL);
+    return hpi_coll_run(group, HP_ALL_GATHER, &c, true, NULL);
 }
 
 hp_status hp_reduce_scatter(hp_group *group, const void *in, void *out, uint64_t count,
@@ -190,7 +199,7 @@ hp_status hp_reduce_scatter(hp_group *group, const void *in, void *out, uint64_t
                         .dtype = dtype,
                         .out_dtype = dtype,
                         .op = op};
-    return collective(group, HP_REDUCE_SCATTER, &c, true, NULL);
+    return hpi_coll_run(group, HP_REDUCE_SCATTER, &c, true, NULL);
 }
 
 hp_status hp_all_reduce(hp_group *group, const void *in, void *out, uint64_t count, hp_dtype dtype,
@@ -202,16 +211,16 @@ hp_status hp_all_reduce(hp_group *group, const void *in, void *out, uint64_t cou
                         .dtype = dtype,
                         .out_dtype = dtype,
                         .op = op};
-    return collective(group, HP_ALL_REDUCE, &c, true, NULL);
+    return hpi_coll_run(group, HP_ALL_REDUCE, &c, true, NULL);
 }
 
 hp_status hp_broadcast(hp_group *group, void *data, uint64_t count, hp_dtype dtype, int root) {
     const hpi_coll c = {
         .in = data, .out = data, .count = count, .blocks = 1, .dtype = dtype, .root = root};
-    return collective(group, HP_BROADCAST, &c, true, NULL);
+    return hpi_coll_run(group, HP_BROADCAST, &c, true, NULL);
 }
 
 hp_status hp_barrier(hp_group *group) {
     const hpi_coll c = {.blocks = 1, .dtype = HP_UINT8};
-    return collective(group, HP_BARRIER, &c, true, NULL);
+    return hpi_coll_run(group, HP_BARRIER, &c, true, NULL);
 }

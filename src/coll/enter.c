@@ -13,6 +13,7 @@
  */
 #include "inside.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 /* The words; TYPES packs collective, dtypes, op, forced algorithm, root, pass and tag. */
@@ -89,11 +90,54 @@ static hpi_place place_of(const hpi_run *run, const void *pointer, uint64_t byte
     return (hpi_place){0, 0};
 }
 
+/* An input without an element is as good as placed: nobody reads it. */
+static const hpi_place nothing = {0, 1};
+
+static bool same_place(hpi_place a, hpi_place b) {
+    return a.key == b.key && a.offset == b.offset;
+}
+
+static hpi_place place_of_input(const hpi_run *run) {
+    if (run->in_bytes == 0)
+        return nothing;
+    if (run->what == HP_ALL_TO_ALL && run->is_in_place) /* it is written before all have read it */
+        return (hpi_place){0, 0};
+    return place_of(run, run->c.in, run->in_bytes, run->state->in);
+}
+
+static uint64_t hash(const hpi_run *run, const uint64_t *numbers) {
+    return hpi_checksum(numbers, (uint64_t)run->n * sizeof *numbers);
+}
+
+/* The last two words: a place of an all-reduce, else numbers. A reduce-scatter reads its part where
+ * this rank's offsets say, so it reads in place only where all have laid them out in one way. */
+static hpi_place said_last(const hpi_run *run) {
+    switch (run->what) {
+    case HP_ALL_REDUCE: /* the one collective whose outputs peers write */
+        return place_of(run, run->c.out, run->out_bytes, run->state->out);
+    case HP_ALL_GATHER_V:
+        return (hpi_place){run->c.count, 0};
+    case HP_REDUCE_SCATTER_V:
+        return (hpi_place){run->c.count, hash(run, run->in_parts.begins)};
+    case HP_ALL_TO_ALL_V:
+        return (hpi_place){hpi_exchange_balance(run), hpi_part_longest(run)};
+    default:
+        return (hpi_place){0, 0};
+    }
+}
+
+/* The counts of a v form stand for its count; those of all_to_all_v differ, see its balance. */
+static uint64_t count_word(const hpi_run *run) {
+    if (run->what == HP_ALL_GATHER_V)
+        return hash(run, run->c.out_counts);
+    return run->what == HP_REDUCE_SCATTER_V ? hash(run, run->c.in_counts) : run->c.count;
+}
+
 static void say(hpi_run *run) {
     hpi_coll_state *s = run->state;
     _Atomic uint64_t *words = words_of(run, run->rank);
     word_store(&words[WORD_TYPES], types_word(run));
-    word_store(&words[WORD_COUNT], run->c.count);
+    word_store(&words[WORD_COUNT], count_word(run));
     word_store(&words[WORD_BLOCKS], run->c.blocks);
     if (run->is_small) {
         uint64_t small[HPI_SMALL_WORDS] = {0};
@@ -102,10 +146,7 @@ static void say(hpi_run *run) {
             word_store(&words[WORD_PLACES + i], small[i]);
     } else {
         hpi_entered *mine = &s->entered[run->rank];
-        mine->in = place_of(run, run->c.in, run->in_bytes, s->in);
-        mine->out = (hpi_place){0, 0};
-        if (run->what == HP_ALL_REDUCE) /* the one collective whose outputs peers write */
-            mine->out = place_of(run, run->c.out, run->out_bytes, s->out);
+        *mine = (hpi_entered){place_of_input(run), said_last(run)};
         word_store(&words[WORD_PLACES], mine->in.key);
         word_store(&words[WORD_PLACES + 1], mine->in.offset);
         word_store(&words[WORD_PLACES + 2], mine->out.key);
@@ -116,35 +157,60 @@ static void say(hpi_run *run) {
 
 /* ---- comparing ---- */
 
-static void describe(const uint64_t *words, char *out_text, size_t size) {
+/* A text that is put together; what does not fit is cut. */
+typedef struct text {
+    char *at;
+    size_t size, used;
+} text;
+
+static void add(text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(text *t, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(t->at + t->used, t->size - t->used, format, arguments);
+    va_end(arguments);
+    t->used = hpi_min(t->used + (size_t)(length < 0 ? 0 : length), t->size - 1);
+}
+
+static void describe_counts(text *out, hp_collective what, const uint64_t *words) {
     const types t = unpack_types(words[WORD_TYPES]);
-    const char *name = hpi_collective_name((hp_collective)t.what);
-    if (t.what == HP_BARRIER) {
-        snprintf(out_text, size, "%s", name);
-        return;
-    }
-    int used = snprintf(out_text, size, "%s of %llu %s", name,
-                        (unsigned long long)words[WORD_COUNT], hp_dtype_name((hp_dtype)t.dtype));
+    const char *dtype = hp_dtype_name((hp_dtype)t.dtype);
+    if (what == HP_ALL_TO_ALL_V)
+        add(out, " of %s", dtype);
+    else if (hpi_is_v(what))
+        add(out, " of %s, its own part %llu", dtype, (unsigned long long)words[WORD_PLACES + 2]);
+    else
+        add(out, " of %llu %s", (unsigned long long)words[WORD_COUNT], dtype);
     if (words[WORD_BLOCKS] != 1)
-        used += snprintf(out_text + used, size - (size_t)used, " in %llu blocks",
-                         (unsigned long long)words[WORD_BLOCKS]);
-    if (t.what == HP_BROADCAST)
-        used += snprintf(out_text + used, size - (size_t)used, " from root %u", t.root);
-    if (t.what == HP_REDUCE_SCATTER || t.what == HP_ALL_REDUCE)
-        used += snprintf(out_text + used, size - (size_t)used, " by %s to %s",
-                         hpi_reduce_name((hp_reduce)t.op), hp_dtype_name((hp_dtype)t.out_dtype));
-    const unsigned low = (1U << HPI_TAG_BITS) - 1;
-    if (t.tag)
-        used += snprintf(out_text + used, size - (size_t)used, " tagged %u",
-                         (t.tag >> HPI_TAG_BITS) - 1);
-    if (t.tag && (t.tag & low) != low)
-        used += snprintf(out_text + used, size - (size_t)used, ".%u", t.tag & low);
-    if (t.only)
-        used += snprintf(out_text + used, size - (size_t)used, " with algorithm %u forced", t.only);
+        add(out, " in %llu blocks", (unsigned long long)words[WORD_BLOCKS]);
+}
+
+static void describe(const uint64_t *words, char *out_text, size_t size) {
     static const char *const passes[] = {"", "HP_SYNC", "HP_EVALUATE", "HP_NO_SYNC"};
+    const types t = unpack_types(words[WORD_TYPES]);
+    const hp_collective what = (hp_collective)t.what;
+    const unsigned low = (1U << HPI_TAG_BITS) - 1;
+    text out = {out_text, size, 0};
+    add(&out, "%s", hpi_collective_name(what));
+    if (what == HP_BARRIER)
+        return;
+    describe_counts(&out, what, words);
+    if (what == HP_BROADCAST)
+        add(&out, " from root %u", t.root);
+    if (what == HP_REDUCE_SCATTER || what == HP_REDUCE_SCATTER_V || what == HP_ALL_REDUCE)
+        add(&out, " by %s to %s", hpi_reduce_name((hp_reduce)t.op),
+            hp_dtype_name((hp_dtype)t.out_dtype));
+    if (t.wire > HP_WIRE_FULL)
+        add(&out, " over %s%s", hpi_wire_name((hp_wire)t.wire),
+            t.wire_result ? ", the result too" : "");
+    if (t.tag)
+        add(&out, " tagged %u", (t.tag >> HPI_TAG_BITS) - 1);
+    if (t.tag && (t.tag & low) != low)
+        add(&out, ".%u", t.tag & low);
+    if (t.only)
+        add(&out, " with algorithm %u forced", t.only);
     if (t.pass)
-        snprintf(out_text + used, size - (size_t)used, " in a %s pass after %u of HP_NO_SYNC",
-                 passes[t.pass & 3], t.pass >> 2);
+        add(&out, " in a %s pass after %u of HP_NO_SYNC", passes[t.pass & 3], t.pass >> 2);
 }
 
 static const char *difference(const uint64_t *a, const uint64_t *b) {
@@ -153,49 +219,74 @@ static const char *difference(const uint64_t *a, const uint64_t *b) {
         return "the collective";
     if (x.pass != y.pass)
         return "the pass";
+    if (x.dtype != y.dtype || x.out_dtype != y.out_dtype)
+        return "the dtype";
     if (a[WORD_COUNT] != b[WORD_COUNT])
         return "the count";
     if (a[WORD_BLOCKS] != b[WORD_BLOCKS])
         return "the number of blocks";
-    if (x.dtype != y.dtype || x.out_dtype != y.out_dtype)
-        return "the dtype";
     if (x.op != y.op)
         return "the reduction";
     if (x.root != y.root)
         return "the root";
+    if (x.wire != y.wire || x.wire_result != y.wire_result)
+        return "the wire";
     if (x.tag != y.tag)
         return "the tag (unit.parameter)";
     return "the forced algorithm";
 }
 
+/* What a peer has for its own part, where our counts say otherwise. */
+static void explain_counts(const hpi_run *run, int peer, const uint64_t *theirs, char *out_text,
+                           size_t size) {
+    const uint64_t *counts = run->what == HP_ALL_GATHER_V ? run->c.out_counts : run->c.in_counts;
+    const uint64_t own = theirs[WORD_PLACES + 2];
+    out_text[0] = 0;
+    if (unpack_types(theirs[WORD_TYPES]).what == run->what && run->what != HP_ALL_TO_ALL_V &&
+        hpi_is_v(run->what) && own != counts[peer])
+        snprintf(out_text, size, ": rank %d gives %llu to the part of rank %d", run->rank,
+                 (unsigned long long)counts[peer], peer);
+}
+
 static hp_status fail_mismatch(const hpi_run *run, const uint64_t *mine, int peer,
                                const uint64_t *theirs) {
-    char our_text[200], their_text[200];
+    char our_text[200], their_text[200], counts_text[80];
     describe(mine, our_text, sizeof our_text);
     describe(theirs, their_text, sizeof their_text);
+    explain_counts(run, peer, theirs, counts_text, sizeof counts_text);
     const int our_world = hp_group_world_rank(run->group, run->rank);
     const int their_world = hp_group_world_rank(run->group, peer);
     return HPI_FAIL_RANK(HP_ERR_MISMATCH, their_world,
                          "expected every rank of %s to make the same call as collective %llu: rank "
-                         "%d (world %d) made %s, rank %d (world %d) made %s; %s differs",
+                         "%d (world %d) made %s, rank %d (world %d) made %s; %s differs%s",
                          hpi_group_name(run->group), (unsigned long long)run->seq, run->rank,
                          our_world, our_text, peer, their_world, their_text,
-                         difference(mine, theirs));
+                         difference(mine, theirs), counts_text);
 }
 
-static hp_status compare(const hpi_run *run, int peer, const _Atomic uint64_t *words) {
-    const uint64_t mine[] = {types_word(run), run->c.count, run->c.blocks};
-    uint64_t theirs[] = {word_load(&words[0]), word_load(&words[1]), word_load(&words[2])};
-    if (memcmp(mine, theirs, sizeof mine) == 0)
+static void load_words(const hpi_run *run, int rank, int n, uint64_t *out_words) {
+    const _Atomic uint64_t *words = words_of(run, rank);
+    for (int i = 0; i < n; i++)
+        out_words[i] = word_load(&words[i]);
+}
+
+static hp_status compare(const hpi_run *run, int peer) {
+    uint64_t mine[N_WORDS], theirs[N_WORDS];
+    load_words(run, run->rank, WORD_PLACES, mine);
+    load_words(run, peer, WORD_PLACES, theirs);
+    if (memcmp(mine, theirs, WORD_PLACES * sizeof *mine) == 0)
         return HP_OK;
+    load_words(run, run->rank, N_WORDS, mine);
+    load_words(run, peer, N_WORDS, theirs);
     return fail_mismatch(run, mine, peer, theirs);
 }
 
 /* ---- listening ---- */
 
 /* Keep what a peer's words say beyond the comparison. */
-static void listen(hpi_run *run, int peer, const _Atomic uint64_t *words) {
+static void listen(hpi_run *run, int peer) {
     hpi_coll_state *s = run->state;
+    const _Atomic uint64_t *words = words_of(run, peer);
     uint64_t w[HPI_SMALL_WORDS];
     for (int i = 0; i < HPI_SMALL_WORDS; i++)
         w[i] = word_load(&words[WORD_PLACES + i]);
@@ -209,17 +300,35 @@ static void listen(hpi_run *run, int peer, const _Atomic uint64_t *words) {
 
 /* Who is in symmetric memory: of a broadcast the root alone matters. */
 static void survey(hpi_run *run) {
-    run->inputs_placed = run->outputs_placed = !run->is_small;
+    const hpi_entered *mine = &run->state->entered[run->rank];
+    run->inputs_placed = !run->is_small;
+    run->outputs_placed = !run->is_small && run->what == HP_ALL_REDUCE;
     for (int i = 0; i < run->n; i++) {
         const hpi_entered *e = &run->state->entered[i];
-        if (!e->in.key && (run->what != HP_BROADCAST || i == run->c.root))
+        const bool is_seen = e->in.key || same_place(e->in, nothing);
+        if (!is_seen && (run->what != HP_BROADCAST || i == run->c.root))
+            run->inputs_placed = false;
+        if (run->what == HP_REDUCE_SCATTER_V && e->out.offset != mine->out.offset)
             run->inputs_placed = false;
         if (!e->out.key)
             run->outputs_placed = false;
     }
 }
 
+/* An all_to_all_v: is every part as long as its receiver expects, and which is the longest? */
+static hp_status survey_exchange(hpi_run *run) {
+    uint64_t balance = 0;
+    for (int i = 0; i < run->n; i++) {
+        const hpi_entered *e = &run->state->entered[i];
+        balance += e->out.key;
+        run->longest = hpi_max(run->longest, e->out.offset);
+    }
+    return balance == 0 ? HP_OK : hpi_exchange_blame(run);
+}
+
 static bool needs_met(const hpi_run *run, hpi_needs needs) {
+    if (run->wire != HP_WIRE_FULL)
+        return needs == HPI_NEEDS_WIRE;
     switch (needs) {
     case HPI_NEEDS_WORDS:
         return run->is_small;
@@ -227,6 +336,8 @@ static bool needs_met(const hpi_run *run, hpi_needs needs) {
         return run->inputs_placed;
     case HPI_NEEDS_OUTPUTS:
         return run->inputs_placed && run->outputs_placed;
+    case HPI_NEEDS_WIRE:
+        return false;
     default:
         return true;
     }
@@ -245,10 +356,6 @@ static hp_status choose(hpi_run *run) {
     return HP_OK;
 }
 
-static bool same_place(hpi_place a, hpi_place b) {
-    return a.key == b.key && a.offset == b.offset;
-}
-
 /* Turn places into pointers; those that equal our own were found when we entered. */
 static hp_status find_places(hpi_run *run) {
     hpi_coll_state *s = run->state;
@@ -256,12 +363,13 @@ static hp_status find_places(hpi_run *run) {
     const hpi_entered *mine = &s->entered[run->rank];
     for (int i = 0; i < run->n; i++) {
         const hpi_entered *e = &s->entered[i];
+        const bool has_out = run->outputs_placed;
         const int world_rank = hp_group_world_rank(run->group, i);
         if (e->in.key && !same_place(e->in, mine->in))
             s->in[i] = hpi_symm_at(world, e->in, world_rank);
-        if (e->out.key && !same_place(e->out, mine->out))
+        if (has_out && !same_place(e->out, mine->out))
             s->out[i] = hpi_symm_at(world, e->out, world_rank);
-        if ((e->in.key && !s->in[i]) || (e->out.key && !s->out[i]))
+        if ((e->in.key && !s->in[i]) || (has_out && !s->out[i]))
             return HPI_FAIL_RANK(HP_ERR_HANDLE, world_rank,
                                  "%s: expected rank %d (world %d) of %s to use live memory, it was "
                                  "freed meanwhile",
@@ -270,21 +378,26 @@ static hp_status find_places(hpi_run *run) {
     return HP_OK;
 }
 
+static bool goes_in_words(const hpi_run *run) {
+    return run->in_bytes > 0 && run->in_bytes <= HPI_SMALL_BYTES && !hpi_is_v(run->what) &&
+           run->wire == HP_WIRE_FULL && (!only_of(run) || strcmp(run->state->only, "words") == 0);
+}
+
 hp_status hpi_coll_enter(hpi_run *run) {
     hpi_coll_state *s = run->state;
-    const char *only = s->only;
-    run->is_small = run->in_bytes > 0 && run->in_bytes <= HPI_SMALL_BYTES &&
-                    (!only_of(run) || strcmp(only, "words") == 0);
+    run->is_small = goes_in_words(run);
     say(run);
     for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + k) % run->n;
         HP_TRY(hpi_line_wait(run->group, peer, HPI_LINE_ENTER, run->seq, run->name));
-        HP_TRY(compare(run, peer, words_of(run, peer)));
-        listen(run, peer, words_of(run, peer));
+        HP_TRY(compare(run, peer));
+        listen(run, peer);
     }
-    if (run->in_bytes == 0)
+    if (run->is_empty)
         return HP_OK;
     survey(run);
+    if (run->what == HP_ALL_TO_ALL_V)
+        HP_TRY(survey_exchange(run));
     HP_TRY(choose(run));
     if (run->algorithm->needs == HPI_NEEDS_INPUTS || run->algorithm->needs == HPI_NEEDS_OUTPUTS)
         HP_TRY(find_places(run));

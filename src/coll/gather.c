@@ -12,11 +12,11 @@
 #include "inside.h"
 
 hp_status hpi_gather(hpi_run *run) {
-    const unsigned char *own = (unsigned char *)run->c.out + (uint64_t)run->rank * run->in_bytes;
     for (int k = 0; k < run->n; k++) {
         const int peer = (run->rank + k) % run->n;
-        if (k > 0 || run->c.in != own) /* in place: our part is there already */
-            hpi_part_scatter(run, peer, run->state->in[peer], 0, run->in_bytes);
+        if (k > 0 || !run->is_in_place) /* in place: our part is there already */
+            hpi_part_scatter(run, peer, run->state->in[peer], 0,
+                             hpi_part_total(run, peer) * run->in_size);
     }
     return HP_OK;
 }

@@ -5,7 +5,7 @@
  *     check   arguments and sizes, nothing touched                                         check.c
  *     enter   say on the ENTER line what I am about to do and where my                     enter.c
  *             operands lie; wait until all have, compare, find their places
- *     move    by the first algorithm whose needs are met              gather.c, reduce.c, stage.c
+ *     move    by the first algorithm whose needs are met  gather.c, reduce.c, exchange.c, stage.c
  *     leave   post the READ line: I have finished with the peers' memory                    coll.c
  *
  * A collective's number, its sequence on the group, is the value of the lines. Every rank waits for
@@ -43,7 +43,8 @@ enum { HPI_TAG_BITS = 10 };
 
 enum { HPI_SMALL_WORDS = 4, HPI_SMALL_BYTES = 8 * HPI_SMALL_WORDS };
 
-/* What a rank said of its operands when it entered. */
+/* What a rank said of its operands when it entered. Peers write the output of an all-reduce alone;
+ * of the others the place of `out` carries two numbers, which enter.c names. */
 typedef struct hpi_entered {
     hpi_place in, out;
 } hpi_entered;
@@ -84,12 +85,16 @@ struct hpi_run {
     const char *name; /* a literal: "all_reduce" */
     int rank, n;
     uint64_t seq;
-    uint64_t in_size, out_size;    /* bytes of an element */
-    uint64_t in_bytes, out_bytes;  /* of this rank's operands, up to the end of their last part */
+    uint64_t in_size, out_size;   /* bytes of an element */
+    uint64_t in_bytes, out_bytes; /* of this rank's operands, up to the end of their last part */
+    uint64_t in_skip_bytes, out_skip_bytes; /* of that, before their first part: of a v form */
+    uint64_t own_begin; /* the element at which this rank's part of the cut operand begins */
+    bool is_in_place, is_empty;    /* empty: no rank has anything to move */
     hpi_parts in_parts, out_parts; /* of the v forms */
     hp_wire wire;                  /* HP_WIRE_FULL, or what contributions travel in */
     bool is_small;                 /* the input travels in the words */
     bool inputs_placed, outputs_placed;
+    uint64_t longest; /* of an all_to_all_v: elements of the longest part of any rank */
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
 };
 
@@ -124,8 +129,26 @@ void hpi_reduce_span(const hpi_run *run, uint64_t in_offset, unsigned char *cons
 void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
                uint64_t *out_end);
 
+/* ---- exchange.c: all-to-all ---- */
+
+hp_status hpi_exchange(hpi_run *run);
+hp_status hpi_exchange_staged(hpi_run *run);
+hp_status hpi_exchange_v(hpi_run *run);
+/* This rank's share of a sum that is 0 over the group where each part is as long as its receiver
+ * expects (and, but for one chance in 2^64, only there). */
+uint64_t hpi_exchange_balance(const hpi_run *run);
+/* The sum is not 0: find the parts that differ. MISMATCH naming them, the same on every rank. */
+hp_status hpi_exchange_blame(hpi_run *run);
+
 /* ---- parts.c: operands that are cut into a part for each rank ---- */
 
+static inline bool hpi_is_v(hp_collective what) {
+    return what == HP_ALL_GATHER_V || what == HP_REDUCE_SCATTER_V || what == HP_ALL_TO_ALL_V;
+}
+/* The counts and offsets of a v form; fills the sizes of the run. */
+hp_status hpi_parts_check(hpi_run *run);
+/* In place, no part of another rank may lie over this rank's own. */
+bool hpi_parts_own_is_apart(const hpi_run *run);
 /* A v form: where the parts of its operands begin. Called once, when the state is there. */
 void hpi_parts_lay(hpi_run *run);
 /* Rank i's part of the operand that is cut into parts (the output of a gather, the input of a
@@ -176,6 +199,9 @@ hp_status hpi_mailbox_recv(hp_group *group, const hpi_coll *c);
 
 /* ---- coll.c ---- */
 
+/* Run one collective. is_public: drained too, as public calls are. out_seq may be NULL. */
+hp_status hpi_coll_run(hp_group *group, hp_collective what, const hpi_coll *c, bool is_public,
+                       uint64_t *out_seq);
 /* Force an algorithm by name; NULL: choose again. All members must agree. For tests. */
 hp_status hpi_coll_only(hp_group *group, const char *name);
 /* The algorithm that ran last on this group, "" when nothing was moved. */

@@ -9,6 +9,107 @@
  */
 #include "inside.h"
 
+/* ---- checking a v form ---- */
+
+/* From the begin of the first part to the end of the last; empty parts lie nowhere. */
+typedef struct extent {
+    uint64_t begin, end, total;
+} extent;
+
+/* False when the elements cannot be counted in 64 bits. */
+static bool extent_of(const uint64_t *counts, const uint64_t *offsets, int n, extent *out_extent) {
+    extent e = {UINT64_MAX, 0, 0};
+    for (int i = 0; i < n; i++) {
+        const uint64_t begin = offsets ? offsets[i] : e.total;
+        uint64_t end;
+        if (__builtin_add_overflow(begin, counts[i], &end) ||
+            __builtin_add_overflow(e.total, counts[i], &e.total))
+            return false;
+        if (counts[i]) {
+            e.begin = hpi_min(e.begin, begin);
+            e.end = hpi_max(e.end, end);
+        }
+    }
+    e.begin = hpi_min(e.begin, e.end);
+    *out_extent = e;
+    return true;
+}
+
+/* The same of an operand that is this rank's part alone. */
+static extent whole(uint64_t count) {
+    return (extent){0, count, count};
+}
+
+static hp_status check_counts(const hpi_run *run, const uint64_t *counts, const char *name) {
+    if (!counts)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected %s of %d ranks, given NULL", run->name, name,
+                        run->n);
+    if (run->what != HP_ALL_TO_ALL_V && run->c.count != counts[run->rank])
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "%s: expected count to be this rank's own, %s[%d] = %llu, given %llu",
+                        run->name, name, run->rank, (unsigned long long)counts[run->rank],
+                        (unsigned long long)run->c.count);
+    return HP_OK;
+}
+
+static hp_status fail_size(const hpi_run *run, const char *name) {
+    return HPI_FAIL(HP_ERR_ARGUMENT,
+                    "%s: expected %s and offsets of less than 2^63 bytes of %s in all, given more",
+                    run->name, name, hp_dtype_name(run->c.dtype));
+}
+
+static uint64_t own_begin(const uint64_t *counts, const uint64_t *offsets, int rank) {
+    uint64_t begin = 0;
+    for (int i = 0; !offsets && i < rank; i++)
+        begin += counts[i];
+    return offsets ? offsets[rank] : begin;
+}
+
+/* The wider of both sizes, as for equal parts: a sum type must fit where its dtype does. */
+static bool fits(const hpi_run *run, const extent *e) {
+    uint64_t bytes;
+    return hpi_multiply(hpi_max(e->end, e->total), hpi_max(run->in_size, run->out_size), &bytes) &&
+           bytes <= INT64_MAX;
+}
+
+hp_status hpi_parts_check(hpi_run *run) {
+    const hpi_coll *c = &run->c;
+    const bool cuts_in = run->what != HP_ALL_GATHER_V, cuts_out = run->what != HP_REDUCE_SCATTER_V;
+    extent in = whole(c->count), out = whole(c->count);
+    if (cuts_in)
+        HP_TRY(check_counts(run, c->in_counts, "in_counts"));
+    if (cuts_out)
+        HP_TRY(check_counts(run, c->out_counts, "out_counts"));
+    if (cuts_in && (!extent_of(c->in_counts, c->in_offsets, run->n, &in) || !fits(run, &in)))
+        return fail_size(run, "in_counts");
+    if (cuts_out && (!extent_of(c->out_counts, c->out_offsets, run->n, &out) || !fits(run, &out)))
+        return fail_size(run, "out_counts");
+    if ((in.total && !c->in) || (out.total && !c->out))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a buffer for %llu elements, given NULL",
+                        run->name, (unsigned long long)(c->in ? out.total : in.total));
+    run->in_bytes = in.end * run->in_size;
+    run->out_bytes = out.end * run->out_size;
+    run->in_skip_bytes = in.begin * run->in_size;
+    run->out_skip_bytes = out.begin * run->out_size;
+    run->own_begin = cuts_in ? own_begin(c->in_counts, c->in_offsets, run->rank)
+                             : own_begin(c->out_counts, c->out_offsets, run->rank);
+    run->is_empty = run->what != HP_ALL_TO_ALL_V && (cuts_in ? in.total : out.total) == 0;
+    return HP_OK;
+}
+
+bool hpi_parts_own_is_apart(const hpi_run *run) {
+    const bool is_gather = run->what == HP_ALL_GATHER_V;
+    const uint64_t *counts = is_gather ? run->c.out_counts : run->c.in_counts;
+    const uint64_t *offsets = is_gather ? run->c.out_offsets : run->c.in_offsets;
+    const uint64_t begin = run->own_begin, end = begin + counts[run->rank];
+    for (int i = 0; offsets && i < run->n; i++)
+        if (i != run->rank && counts[i] && offsets[i] < end && begin < offsets[i] + counts[i])
+            return false;
+    return true;
+}
+
+/* ---- where the parts lie ---- */
+
 /* Where each part begins: as the caller says, else packed. */
 static hpi_parts lay(const uint64_t *counts, const uint64_t *offsets, int n, uint64_t *packed) {
     uint64_t begin = 0;

@@ -44,11 +44,13 @@ void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin
 }
 
 hp_status hpi_scatter_reduce(hpi_run *run) {
-    const uint64_t count = run->c.count, n = (uint64_t)run->n;
+    const uint64_t row = (uint64_t)run->n * run->c.count; /* one block of equal parts */
     unsigned char *out = run->c.out;
+    uint64_t begin, count;
+    hpi_part_elements(run, run->rank, &begin, &count);
     for (uint64_t b = 0; b < run->c.blocks; b++)
-        hpi_reduce_span(run, (b * n + (uint64_t)run->rank) * count * run->in_size, &out, 1,
-                        b * count * run->out_size, count);
+        hpi_reduce_span(run, (b * row + begin) * run->in_size, &out, 1, b * count * run->out_size,
+                        count);
     return HP_OK;
 }
 

@@ -69,22 +69,25 @@ hp_status hpi_tick_wait_all(hpi_run *run) {
     return HP_OK;
 }
 
+/* Parts may be of different lengths: every rank takes as many ticks as the longest one needs. */
 hp_status hpi_gather_staged(hpi_run *run) {
     HP_TRY(hpi_stage_open(run));
     const unsigned char *in = run->c.in;
-    const bool is_in_place =
-        in == (unsigned char *)run->c.out + (uint64_t)run->rank * run->in_bytes;
-    uint64_t end;
-    for (uint64_t at = 0; at < run->in_bytes; at = end) {
-        end = hpi_min(at + run->state->cell_bytes, run->in_bytes);
-        memcpy(hpi_tick_begin(run), in + at, end - at);
+    const uint64_t longest = hpi_part_longest(run) * run->in_size, room = run->state->cell_bytes;
+    const uint64_t own_bytes = run->in_bytes;
+    for (uint64_t at = 0; at < longest; at += room) {
+        const uint64_t own_end = hpi_min(at + room, own_bytes);
+        unsigned char *cell = hpi_tick_begin(run);
+        if (at < own_end)
+            memcpy(cell, in + at, own_end - at);
         hpi_tick_post(run);
-        if (!is_in_place)
-            hpi_part_scatter(run, run->rank, in + at, at, end);
+        if (at < own_end && !run->is_in_place)
+            hpi_part_scatter(run, run->rank, in + at, at, own_end);
         for (int k = 1; k < run->n; k++) {
             const int peer = (run->rank + k) % run->n;
+            const uint64_t bytes = hpi_part_total(run, peer) * run->in_size;
             HP_TRY(hpi_tick_wait(run, peer));
-            hpi_part_scatter(run, peer, hpi_cell_of(run, peer), at, end);
+            hpi_part_scatter(run, peer, hpi_cell_of(run, peer), at, hpi_min(at + room, bytes));
         }
     }
     return HP_OK;
@@ -112,21 +115,22 @@ hp_status hpi_broadcast_staged(hpi_run *run) {
 hp_status hpi_scatter_reduce_staged(hpi_run *run) {
     HP_TRY(hpi_stage_open(run));
     hpi_coll_state *s = run->state;
-    const uint64_t part_bytes = run->in_bytes / (uint64_t)run->n;
+    const uint64_t longest = hpi_part_longest(run) * run->in_size;
+    const uint64_t own_bytes = hpi_part_total(run, run->rank) * run->in_size;
     const uint64_t room = s->cell_bytes / (uint64_t)run->n / 64 * 64;
     unsigned char *out = run->c.out;
-    uint64_t end;
-    for (uint64_t at = 0; at < part_bytes; at = end) {
-        end = hpi_min(at + room, part_bytes);
+    for (uint64_t at = 0; at < longest; at += room) {
         unsigned char *cell = hpi_tick_begin(run);
         for (int i = 0; i < run->n; i++)
-            hpi_part_collect(run, i, cell + (uint64_t)i * room, at, end);
+            hpi_part_collect(run, i, cell + (uint64_t)i * room, at,
+                             hpi_min(at + room, hpi_part_total(run, i) * run->in_size));
         hpi_tick_post(run);
         HP_TRY(hpi_tick_wait_all(run));
         for (int i = 0; i < run->n; i++)
             s->in[i] = hpi_cell_of(run, i) + (uint64_t)run->rank * room;
-        hpi_reduce_span(run, 0, &out, 1, at / run->in_size * run->out_size,
-                        (end - at) / run->in_size);
+        if (at < own_bytes)
+            hpi_reduce_span(run, 0, &out, 1, at / run->in_size * run->out_size,
+                            hpi_min(room, own_bytes - at) / run->in_size);
     }
     return HP_OK;
 }

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * exchange.c - all-to-all: rank i's part j becomes rank j's part i.
+ *
+ *     rank   0      1      2      3          all_to_all, 4 ranks: each reads its own column,
+ *           [abcd] [efgh] [ijkl] [mnop]      starting below itself, so that no two ranks
+ *           [aeim] [bfjn] [cgko] [dhlp]      read from the same one at a time
+ *
+ * In place an output lies where peers still read, so that goes through cells: a piece of every part
+ * is in the cell before the same piece of the output is written. Parts of any size (all_to_all_v)
+ * are first found to fit: each rank sums a hash of what it sends less one of what it expects, and
+ * the meeting adds these up; where they do not cancel, all look for the parts that differ.
+ *
+ * Steps: 2 (3 for all_to_all_v by pull). Bytes per rank: reads and writes (n - 1) S, S being the
+ * mean part. Source: Bruck et al. 1997 for the lower bound; direct reading has one step.
+ */
+#include "inside.h"
+
+typedef struct piece {
+    uint64_t begin, bytes; /* bytes */
+} piece;
+
+static piece piece_of(const hpi_run *run, const hpi_parts *parts, int i) {
+    const uint64_t begin = parts->counts ? parts->begins[i] : (uint64_t)i * run->c.count;
+    const uint64_t count = parts->counts ? parts->counts[i] : run->c.count;
+    return (piece){begin * run->in_size, count * run->in_size};
+}
+
+/* What this rank sends to rank j; what it gets of rank i. */
+static piece sent_to(const hpi_run *run, int j) {
+    return piece_of(run, &run->in_parts, j);
+}
+static piece got_of(const hpi_run *run, int i) {
+    return piece_of(run, &run->out_parts, i);
+}
+
+static void copy(void *to, const void *from, uint64_t bytes) {
+    if (bytes)
+        memcpy(to, from, bytes);
+}
+
+static void copy_own(const hpi_run *run) {
+    const piece from = sent_to(run, run->rank), to = got_of(run, run->rank);
+    if (!run->is_in_place && to.bytes)
+        memcpy((unsigned char *)run->c.out + to.begin,
+               (const unsigned char *)run->c.in + from.begin, to.bytes);
+}
+
+hp_status hpi_exchange(hpi_run *run) {
+    const uint64_t begin = sent_to(run, run->rank).begin; /* of our part in every input */
+    copy_own(run);
+    for (int k = 1; k < run->n; k++) {
+        const int peer = (run->rank + run->n - k) % run->n;
+        const piece to = got_of(run, peer);
+        memcpy((unsigned char *)run->c.out + to.begin, run->state->in[peer] + begin, to.bytes);
+    }
+    return HP_OK;
+}
+
+/* ---- through cells ---- */
+
+/* Bytes [at, at + room) of a piece, as far as it goes. */
+static uint64_t bytes_at(piece p, uint64_t at, uint64_t room) {
+    return p.bytes > at ? hpi_min(p.bytes - at, room) : 0;
+}
+
+/* A cell holds a piece of the part for every rank, side by side. */
+static void fill_cell(const hpi_run *run, unsigned char *cell, uint64_t at, uint64_t room) {
+    for (int j = 0; j < run->n; j++) {
+        const piece from = sent_to(run, j);
+        if (j != run->rank)
+            copy(cell + (uint64_t)j * room, (const unsigned char *)run->c.in + from.begin + at,
+                 bytes_at(from, at, room));
+    }
+}
+
+hp_status hpi_exchange_staged(hpi_run *run) {
+    HP_TRY(hpi_stage_open(run));
+    const uint64_t longest =
+        (run->what == HP_ALL_TO_ALL_V ? run->longest : run->c.count) * run->in_size;
+    const uint64_t room = run->state->cell_bytes / (uint64_t)run->n / 64 * 64;
+    copy_own(run);
+    for (uint64_t at = 0; at < longest; at += room) {
+        fill_cell(run, hpi_tick_begin(run), at, room);
+        hpi_tick_post(run);
+        for (int k = 1; k < run->n; k++) {
+            const int peer = (run->rank + run->n - k) % run->n;
+            const piece to = got_of(run, peer);
+            HP_TRY(hpi_tick_wait(run, peer));
+            copy((unsigned char *)run->c.out + to.begin + at,
+                 hpi_cell_of(run, peer) + (uint64_t)run->rank * room, bytes_at(to, at, room));
+        }
+    }
+    return HP_OK;
+}
+
+/* ---- parts of any size ---- */
+
+/* The cells carry tables of n words here, and have 1024 bytes for each rank: see stage.c. */
+static uint64_t *table_begin(hpi_run *run) {
+    return (uint64_t *)(void *)hpi_tick_begin(run);
+}
+static const uint64_t *table_of(const hpi_run *run, int rank) {
+    return (const uint64_t *)(const void *)hpi_cell_of(run, rank);
+}
+
+/* Where a part begins, only its sender knows: one tick tells the others. */
+hp_status hpi_exchange_v(hpi_run *run) {
+    HP_TRY(hpi_stage_open(run));
+    memcpy(table_begin(run), run->in_parts.begins, (size_t)run->n * sizeof(uint64_t));
+    hpi_tick_post(run);
+    copy_own(run);
+    for (int k = 1; k < run->n; k++) {
+        const int peer = (run->rank + run->n - k) % run->n;
+        const piece to = got_of(run, peer);
+        HP_TRY(hpi_tick_wait(run, peer));
+        if (to.bytes)
+            memcpy((unsigned char *)run->c.out + to.begin,
+                   run->state->in[peer] + table_of(run, peer)[run->rank] * run->in_size, to.bytes);
+    }
+    return HP_OK;
+}
+
+/* A bijection of count for each pair, so that one wrong count never cancels. */
+static uint64_t mix(int from, int to, uint64_t count) {
+    uint64_t state = (uint64_t)from << 32 | (uint32_t)to;
+    state = hpi_random_next(&state) ^ count;
+    return hpi_random_next(&state);
+}
+
+uint64_t hpi_exchange_balance(const hpi_run *run) {
+    uint64_t balance = 0;
+    for (int i = 0; i < run->n; i++)
+        balance += mix(run->rank, i, run->c.in_counts[i]) - mix(i, run->rank, run->c.out_counts[i]);
+    return balance;
+}
+
+hp_status hpi_exchange_blame(hpi_run *run) {
+    const size_t n = (size_t)run->n;
+    HP_TRY(hpi_stage_open(run));
+    uint64_t *mine = table_begin(run); /* what is sent to each, what is expected of each */
+    memcpy(mine, run->c.in_counts, n * sizeof *mine);
+    memcpy(mine + n, run->c.out_counts, n * sizeof *mine);
+    hpi_tick_post(run);
+    HP_TRY(hpi_tick_wait_all(run));
+    for (int i = 0; i < run->n; i++)
+        for (int j = 0; j < run->n; j++) {
+            const uint64_t sent = table_of(run, i)[j], expected = table_of(run, j)[n + (size_t)i];
+            if (sent != expected)
+                return HPI_FAIL_RANK(
+                    HP_ERR_MISMATCH, hp_group_world_rank(run->group, i),
+                    "%s: expected each rank of %s to receive what it is sent, rank "
+                    "%d (world %d) sends %llu elements to rank %d (world %d), "
+                    "which expects %llu",
+                    run->name, hpi_group_name(run->group), i, hp_group_world_rank(run->group, i),
+                    (unsigned long long)sent, j, hp_group_world_rank(run->group, j),
+                    (unsigned long long)expected);
+        }
+    return HPI_FAIL(HP_ERR_MISMATCH, "%s: expected counts that stay as they are during the call",
+                    run->name);
+}
