@@ -31,6 +31,15 @@ target_compile_options(flags INTERFACE
   $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation> # texts are cut on purpose: error records
   $<$<BOOL:${HP_WERROR}>:-Werror>)
 
+# Probes for perf, bpftrace and gdb: a nop each, in front of every call (src/trace/probe.h).
+include(CheckIncludeFile)
+check_include_file(sys/sdt.h HP_SDT_HEADER)
+if(HP_SDT_HEADER)
+  target_compile_definitions(flags INTERFACE HP_HAS_SDT=1)
+else()
+  message(STATUS "no sys/sdt.h here, no USDT probes (tools/setup.sh build installs it)")
+endif()
+
 # Sanitizers. target_clones resolves at load time, before a sanitizer's run time is up, so kernels
 # are plain loops then.
 if(HP_SANITIZE)

@@ -8,7 +8,6 @@
  * tools/gen_docs.sh writes all pages, tests/cli/test_docs.sh compares them with what is checked in.
  */
 #include <hyperparallel/base.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,58 +33,19 @@ static void print_status(void) {
 #undef X
 }
 
-/* A number of bytes as the parser takes it: 64M, with the largest suffix that divides it. */
-static void print_bytes(uint64_t bytes) {
-    static const char suffixes[] = "KMGT";
-    int n = 0;
-    while (n < 4 && bytes != 0 && bytes % 1024 == 0) {
-        bytes /= 1024;
-        n++;
-    }
-    printf("%" PRIu64, bytes);
-    if (n)
-        putchar(suffixes[n - 1]);
-}
-
-static void print_number(uint64_t number) {
-    printf("%" PRIu64, number);
-}
-
-static void print_numeric_option(const char *name, uint64_t fallback, uint64_t least, uint64_t most,
-                                 const char *unit, const char *text, void (*print)(uint64_t)) {
-    printf("| `%s` | ", name);
-    print(fallback);
-    printf(" | ");
-    print(least);
-    printf(" to ");
-    print(most);
-    printf("%s%s | %s |\n", *unit ? " " : "", unit, text);
-}
-
-static void print_text_option(const char *name, const char *fallback, const char *unit,
-                              const char *text) {
-    printf("| `%s` | %s | text%s%s | %s |\n", name, *fallback ? fallback : "none",
-           *unit ? ", " : "", unit, text);
-}
-
-#define PRINT_UINT(name, fallback, least, most, unit, text)                                        \
-    print_numeric_option(name, fallback, least, most, unit, text, print_number);
-#define PRINT_FLAG PRINT_UINT
-#define PRINT_BYTES(name, fallback, least, most, unit, text)                                       \
-    print_numeric_option(name, fallback, least, most, unit, text, print_bytes);
-#define PRINT_TEXT(name, fallback, least, most, unit, text)                                        \
-    print_text_option(name, fallback, unit, text);
-
 static void print_options(void) {
     print_head("Options", "src/base/options.def",
                "They are read from the environment when a world is created. A value outside the "
                "range is an error that\nnames the option, what it takes and what it was given. "
                "Bytes may end in K, M, G or T.");
     printf("| name | default | takes | meaning |\n|---|---|---|---|\n");
-#define X(field, type, name, fallback, least, most, unit, text)                                    \
-    PRINT_##type(name, fallback, least, most, unit, text)
-#include "../src/base/options.def"
-#undef X
+    hp_option o;
+    for (int i = 0; hp_option_at(i, &o); i++) {
+        printf("| `%s` | %s | ", o.name, *o.fallback ? o.fallback : "none");
+        for (const char *c = o.takes; *c; c++) /* a bar would end the cell */
+            printf("%s%c", *c == '|' ? "\\" : "", *c);
+        printf(" | %s |\n", o.meaning);
+    }
 }
 
 static void print_events(void) {

@@ -22,6 +22,7 @@ build ninja-build      runs the build
 build libjsmn-dev      reads JSON (one header, nothing at run time)
 build libcjson-dev     reads config.json of models (programs and models; the library does not)
 build libxxhash-dev    checksums in checkpoints (one header, nothing at run time)
+build systemtap-sdt-dev USDT probes (one header, nothing at run time; without it none)
 build libdnnl-dev      fast matrix products (a plug-in; without it plain loops)
 test  libcmocka-dev    unit tests in C
 test  g++              checks that the public headers are C++ too

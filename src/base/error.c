@@ -26,6 +26,7 @@ static const struct status_row {
 
 static _Thread_local hp_error last_error;
 static _Thread_local char last_sentence[1200];
+static _Thread_local bool is_untold; /* no log has written last_error down yet */
 
 static const struct status_row *status_find(hp_status status) {
     static const struct status_row unknown = {HP_OK, "HP_STATUS_?", "not a status of this library",
@@ -63,6 +64,7 @@ hp_status hpi_fail(hp_status status, int world_rank, const char *call, const cha
     va_start(arguments, format);
     vsnprintf(e->message, sizeof e->message, format, arguments);
     va_end(arguments);
+    is_untold = true;
     return status;
 }
 
@@ -74,12 +76,20 @@ hp_status hp_error_set(hp_status status, const char *call, const char *format, .
     va_start(arguments, format);
     vsnprintf(e->message, sizeof e->message, format, arguments);
     va_end(arguments);
+    is_untold = true;
     return status;
 }
 
 hp_status hpi_error_set(const hp_error *error) {
     last_error = *error;
+    is_untold = true;
     return error->status;
+}
+
+bool hpi_error_take_untold(void) {
+    const bool was_untold = is_untold;
+    is_untold = false;
+    return was_untold;
 }
 
 void hp_last_error_get(hp_error *out_error) {
@@ -99,10 +109,4 @@ const char *hp_last_error(void) {
              is_public ? e->call : "", is_public ? ": " : "", e->message, hp_status_name(e->status),
              place, hp_status_hint(e->status));
     return last_sentence;
-}
-
-#define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
-const char *hp_version(void) {
-    return TEXT(HP_VERSION_MAJOR) "." TEXT(HP_VERSION_MINOR) "." TEXT(HP_VERSION_PATCH);
 }

@@ -6,7 +6,9 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 const char *hpi_environment(const char *name) {
     const char *value = getenv(name);
@@ -64,17 +66,53 @@ static hp_status load_number(const char *name, bool in_bytes, uint64_t fallback,
     return HP_OK;
 }
 
-#define LOAD_UINT(field, name, fallback, least, most)                                              \
+/* The next word of "A|B|C" into `length`; NULL behind the last one. */
+static const char *next_choice(const char *at, size_t *out_length) {
+    at += *at == '|';
+    *out_length = strcspn(at, "|");
+    return *out_length ? at : NULL;
+}
+
+void hpi_choice_name(const char *names, uint64_t index, char *out_name, size_t size) {
+    size_t length = 0;
+    const char *at = next_choice(names, &length);
+    while (at && index--)
+        at = next_choice(at + length, &length);
+    snprintf(out_name, size, "%.*s", at ? (int)length : 0, at ? at : "");
+}
+
+/* A name of the list, in any case, or its number. */
+static hp_status load_choice(const char *name, uint64_t fallback, uint64_t most, const char *names,
+                             uint64_t *out) {
+    const char *text = hpi_environment(name), *at = names;
+    size_t length = 0;
+    uint64_t value = fallback;
+    bool is_found = !text;
+    for (uint64_t i = 0; !is_found && (at = next_choice(at, &length)); i++, at += length) {
+        value = i;
+        is_found = (strlen(text) == length && !strncasecmp(at, text, length)) ||
+                   (i <= 9 && text[0] == (char)('0' + i) && !text[1]);
+    }
+    if (!is_found)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected %s to be %s, or 0 to %llu, given \"%s\"", name,
+                        names, (unsigned long long)most, text);
+    *out = value;
+    return HP_OK;
+}
+
+#define LOAD_UINT(field, name, fallback, least, most, unit)                                        \
     HP_TRY(load_number(name, false, fallback, least, most, &out_options->field))
 #define LOAD_FLAG LOAD_UINT
-#define LOAD_BYTES(field, name, fallback, least, most)                                             \
+#define LOAD_BYTES(field, name, fallback, least, most, unit)                                       \
     HP_TRY(load_number(name, true, fallback, least, most, &out_options->field))
-#define LOAD_TEXT(field, name, fallback, least, most)                                              \
+#define LOAD_CHOICE(field, name, fallback, least, most, unit)                                      \
+    HP_TRY(load_choice(name, fallback, most, unit, &out_options->field))
+#define LOAD_TEXT(field, name, fallback, least, most, unit)                                        \
     out_options->field = hpi_environment(name) ? hpi_environment(name) : (fallback)
 
 hp_status hpi_options_load(hpi_options *out_options) {
 #define X(field, type, name, fallback, least, most, unit, text)                                    \
-    LOAD_##type(field, name, fallback, least, most);
+    LOAD_##type(field, name, fallback, least, most, unit);
 #include "options.def"
 #undef X
     return HP_OK;
