@@ -36,7 +36,7 @@ hp_status hpi_symm_alloc_inside(hp_group *group, uint64_t bytes, uint64_t alignm
  * any more. All-zero handle: nothing. */
 void hpi_symm_drop(hp_symm memory);
 
-/* Memory of this rank that it takes without the others, zeroed and aligned to 64: it lies at
+/* Memory of this rank that it takes without the others, zeroed and aligned to 128: it lies at
  * out_offset of the rank's segment (hpi_world_segment), and whom to tell is the caller's business.
  * give takes the same bytes and cannot fail; nobody may reach for it any more. Threads: any.
  * Errors: LIMIT, MEMORY. */

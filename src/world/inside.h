@@ -158,8 +158,6 @@ struct hp_group {
     hp_error error;
     hpi_attachment attached[HPI_N_SLOTS];
 };
-/* The failed group's record as this thread's, else HP_OK. */
-hp_status hpi_group_check(const hp_group *group);
 /* "[0..3]", "[0..12 by 4]" or "[0,3,1,...]" behind a prefix. */
 void hpi_name_ranks(const char *prefix, const int *ranks, int n_ranks, char *out_name, size_t size);
 

@@ -123,6 +123,20 @@ int hpi_liveness_origin(hp_world *world, int world_rank) {
     return world_rank;
 }
 
+hp_status hpi_group_look(const hp_group *group, int rank, const char *operation) {
+    hp_world *world = group->world;
+    const int world_rank = group->world_ranks[rank];
+    hpi_liveness_poll(world);
+    const bool is_dead = hpi_liveness_is_dead(world, world_rank);
+    if (!is_dead && !hpi_liveness_has_left(world, world_rank))
+        return HP_OK;
+    const int culprit = is_dead ? hpi_liveness_origin(world, world_rank) : world_rank;
+    hpi_liveness_blame(world, culprit);
+    return HPI_FAIL_RANK(HP_ERR_PEER, culprit, "%s: expected rank %d (world %d) of %s, rank %d %s",
+                         operation, rank, world_rank, group->name, culprit,
+                         is_dead ? "died" : "left the job (hp_world_destroy)");
+}
+
 hp_status hp_world_check(hp_world *world) {
     if (!world)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a world, given NULL");

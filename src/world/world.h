@@ -95,6 +95,11 @@ hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
  * MISMATCH; a failed exchange fails the group. Collective; for set-up calls. */
 hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint64_t *words,
                              int n_words, uint64_t *out_words);
+/* Is `rank` of the group still there? For who works on without waiting for it. A system call.
+ * Errors: PEER naming it. */
+hp_status hpi_group_look(const hp_group *group, int rank, const char *operation);
+/* The failed group's record as this thread's, else HP_OK. */
+hp_status hpi_group_check(const hp_group *group);
 /* Id of the group in reports and error texts: "world", "shard[0..3]" ... */
 const char *hpi_group_name(const hp_group *group);
 void hpi_group_set_name(hp_group *group, const char *name);

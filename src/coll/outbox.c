@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * outbox.c - the memory of messages: taken by the sender alone, given back when nobody reads it.
+ *
+ * No call here is collective, so nobody's first message can wait for somebody's other call. A rank
+ * that destroys its group leaves its outbox behind: messages in it can still be received. A ring
+ * goes when all of it was read; the slots, which a receiver may look at as long as it is in the
+ * group, go when every member has left. Both are looked at whenever an outbox is made or left.
+ */
+#include "mailbox.h"
+
+struct hpi_outbox {
+    hpi_outbox *next;
+    hpi_term term;
+    int n;
+    uint64_t offset; /* of the slots */
+    hpi_slot *slots;
+    uint64_t *rings; /* [n], where they lie; NO_RING */
+};
+#define NO_RING UINT64_MAX
+
+/* Hangs on a world: what destroyed groups have left behind. */
+typedef struct remains {
+    hp_world *world;
+    pthread_mutex_t lock;
+    hpi_outbox *first;
+} remains;
+
+/* Makes "look, then attach" one step for threads whose first messages coincide. It guards no data
+ * of its own, so worlds do not know of each other through it. */
+static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+
+enum { RING_BYTES = HPI_N_CELLS * sizeof(hpi_cell) };
+
+static uint64_t slots_bytes(int n) {
+    return (uint64_t)n * sizeof(hpi_slot);
+}
+
+/* ---- what is left behind ----------------------------------------------------------------------
+ */
+
+static void outbox_free(hpi_outbox *o) {
+    hpi_free(o->rings);
+    hpi_free(o);
+}
+
+static bool is_read(const hpi_slot *slot) {
+    return atomic_load_explicit(&slot->taken, memory_order_acquire) >=
+           atomic_load_explicit(&slot->posted, memory_order_relaxed);
+}
+
+/* Give back what nobody reads any more; true: that was all of it. */
+static bool outbox_clear(hp_world *world, hpi_outbox *o) {
+    const bool is_over = hpi_term_is_over(world, o->term);
+    for (int i = 0; i < o->n; i++)
+        if (o->rings[i] != NO_RING && (is_over || is_read(&o->slots[i]))) {
+            hpi_symm_give(world, o->rings[i], RING_BYTES);
+            o->rings[i] = NO_RING;
+        }
+    if (is_over)
+        hpi_symm_give(world, o->offset, slots_bytes(o->n));
+    return is_over;
+}
+
+/* Locked. */
+static void sweep(remains *r) {
+    hpi_outbox **at = &r->first;
+    while (*at) {
+        hpi_outbox *o = *at;
+        if (outbox_clear(r->world, o)) {
+            *at = o->next;
+            outbox_free(o);
+        } else {
+            at = &o->next;
+        }
+    }
+}
+
+/* With the world its memory goes, wherever it was taken. */
+static void remains_destroy(void *memory) {
+    remains *r = memory;
+    while (r && r->first) {
+        hpi_outbox *o = r->first;
+        r->first = o->next;
+        outbox_free(o);
+    }
+    if (r)
+        pthread_mutex_destroy(&r->lock);
+    hpi_free(r);
+}
+
+static hp_status remains_get(hp_world *world, remains **out_remains) {
+    pthread_mutex_lock(&attaching);
+    remains *r = hpi_world_attached(world, HPI_SLOT_MAIL);
+    if (!r && (r = hpi_alloc(1, sizeof *r))) {
+        r->world = world;
+        pthread_mutex_init(&r->lock, NULL); /* does not fail on Linux */
+        hpi_world_attach(world, HPI_SLOT_MAIL, r, remains_destroy);
+    }
+    pthread_mutex_unlock(&attaching);
+    *out_remains = r;
+    return r ? HP_OK : HP_ERR_MEMORY;
+}
+
+/* ---- the mailbox of a group -------------------------------------------------------------------
+ */
+
+static void mailbox_destroy(void *memory) {
+    hpi_mailbox *m = memory;
+    if (!m)
+        return;
+    if (m->outbox) { /* outbox_open has made the remains */
+        remains *r = hpi_world_attached(hp_group_world(m->group), HPI_SLOT_MAIL);
+        pthread_mutex_lock(&r->lock);
+        m->outbox->next = r->first;
+        r->first = m->outbox;
+        sweep(r);
+        pthread_mutex_unlock(&r->lock);
+    }
+    pthread_mutex_destroy(&m->lock);
+    hpi_free(m->to);
+    hpi_free(m->from);
+    hpi_free(m);
+}
+
+static hp_status mailbox_create(hp_group *group, hpi_mailbox **out_mailbox) {
+    const size_t n = (size_t)hp_group_size(group);
+    hpi_mailbox *m = hpi_alloc(1, sizeof *m);
+    if (!m)
+        return HP_ERR_MEMORY;
+    m->group = group;
+    pthread_mutex_init(&m->lock, NULL); /* does not fail on Linux */
+    m->to = hpi_alloc(n, sizeof *m->to);
+    m->from = hpi_alloc(n, sizeof *m->from);
+    if (!m->to || !m->from) {
+        mailbox_destroy(m);
+        return HP_ERR_MEMORY;
+    }
+    *out_mailbox = m;
+    return HP_OK;
+}
+
+hp_status hpi_mailbox_get(hp_group *group, hpi_mailbox **out_mailbox) {
+    *out_mailbox = hpi_group_attached(group, HPI_SLOT_MAIL);
+    if (*out_mailbox)
+        return HP_OK;
+    hp_status status = HP_OK;
+    pthread_mutex_lock(&attaching);
+    *out_mailbox = hpi_group_attached(group, HPI_SLOT_MAIL);
+    if (!*out_mailbox) {
+        status = mailbox_create(group, out_mailbox);
+        if (status == HP_OK)
+            hpi_group_attach(group, HPI_SLOT_MAIL, *out_mailbox, mailbox_destroy);
+    }
+    pthread_mutex_unlock(&attaching);
+    return status;
+}
+
+/* ---- opening ways -----------------------------------------------------------------------------
+ */
+
+static unsigned char *segment_of(const hpi_mailbox *m, int rank, uint64_t *out_bytes) {
+    return hpi_world_segment(hp_group_world(m->group), hp_group_world_rank(m->group, rank),
+                             out_bytes);
+}
+
+static hp_status outbox_create(hpi_mailbox *m, hpi_outbox **out_outbox) {
+    const int n = hp_group_size(m->group);
+    uint64_t bytes;
+    hpi_outbox *o = hpi_alloc(1, sizeof *o);
+    if (!o)
+        return HP_ERR_MEMORY;
+    o->n = n;
+    o->term = hpi_group_term(m->group);
+    o->rings = hpi_alloc((size_t)n, sizeof *o->rings);
+    hp_status status = o->rings ? HP_OK : HP_ERR_MEMORY;
+    if (status == HP_OK)
+        status = hpi_symm_take(hp_group_world(m->group), slots_bytes(n), &o->offset);
+    if (status < 0) {
+        outbox_free(o);
+        return status;
+    }
+    memset(o->rings, 0xff, (size_t)n * sizeof *o->rings); /* NO_RING */
+    o->slots = (hpi_slot *)(void *)(segment_of(m, hp_group_rank(m->group), &bytes) + o->offset);
+    *out_outbox = o;
+    return HP_OK;
+}
+
+/* Locked. Make the outbox and say where it lies. */
+static hp_status outbox_open(hpi_mailbox *m) {
+    remains *r;
+    if (m->outbox)
+        return HP_OK;
+    HP_TRY(remains_get(hp_group_world(m->group), &r));
+    pthread_mutex_lock(&r->lock);
+    sweep(r);
+    pthread_mutex_unlock(&r->lock);
+    HP_TRY(outbox_create(m, &m->outbox));
+    hpi_line *line = hpi_group_line(m->group, hp_group_rank(m->group), HPI_LINE_MAIL);
+    atomic_store_explicit(&line->words[0], m->outbox->offset, memory_order_relaxed);
+    hpi_line_post(m->group, HPI_LINE_MAIL, 1); /* acquired in hpi_way_open_from */
+    return HP_OK;
+}
+
+/* Locked. The ring's place is acquired with the first cell, by `posted`. */
+static hp_status ring_open(hpi_mailbox *m, int rank) {
+    hpi_outbox *o = m->outbox;
+    uint64_t bytes;
+    HP_TRY(hpi_symm_take(hp_group_world(m->group), RING_BYTES, &o->rings[rank]));
+    atomic_store_explicit(&o->slots[rank].ring, o->rings[rank], memory_order_relaxed);
+    m->to[rank].slot = &o->slots[rank];
+    m->to[rank].cells =
+        (hpi_cell *)(void *)(segment_of(m, hp_group_rank(m->group), &bytes) + o->rings[rank]);
+    return HP_OK;
+}
+
+hp_status hpi_way_open_to(hpi_mailbox *m, int rank) {
+    if (m->to[rank].cells)
+        return HP_OK;
+    pthread_mutex_lock(&m->lock);
+    hp_status status = outbox_open(m);
+    if (status == HP_OK)
+        status = ring_open(m, rank);
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
+hp_status hpi_way_open_from(hpi_mailbox *m, int rank) {
+    hpi_way *way = &m->from[rank];
+    uint64_t bytes;
+    if (way->cells)
+        return HP_OK;
+    unsigned char *segment = segment_of(m, rank, &bytes);
+    if (!way->slot) {
+        HP_TRY(hpi_line_wait(m->group, rank, HPI_LINE_MAIL, 1, "recv"));
+        const hpi_line *line = hpi_group_line(m->group, rank, HPI_LINE_MAIL);
+        hpi_slot *slots =
+            (hpi_slot *)(void *)(segment +
+                                 atomic_load_explicit(&line->words[0], memory_order_relaxed));
+        way->slot = &slots[hp_group_rank(m->group)];
+    }
+    const hpi_reason reason = {.operation = "recv", .group = m->group, .rank = rank, .seq = 1};
+    HP_TRY(hpi_world_wait(hp_group_world(m->group), &way->slot->posted, HP_GE, 1, &reason));
+    way->cells = (hpi_cell *)(void *)(segment +
+                                      atomic_load_explicit(&way->slot->ring, memory_order_relaxed));
+    return HP_OK;
+}
