@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * mailbox.pml - one way of src/coll/mailbox.c: a ring of cells from a sender to a receiver.
+ *
+ * Models send_copied and send_placed (next_free_cell, post, await_taken) against receive (wait for
+ * posted, read, take), refuse, and a partner that dies, with two cells. Message 1 fills one cell,
+ * 2 goes in two pieces, 3 lies in symmetric memory and is read from there, 4 fills one cell. A cell
+ * and a placed source are one word each; a cell's value is the number of cells up to it, a source's
+ * that of its message, and the caller overwrites it as soon as send is back. The receiver may refuse
+ * any message. Either may die at any message: its stores are seen before its death is (the kernel
+ * reports a process that has ended), and who waits looks at the word once more (look_around in
+ * src/world/wait.c): what was posted before dying counts. The same for a receiver that refused.
+ *
+ * Mutants, with the memory that they need and what must come out:
+ *   1 weak holds  post, take: a release alone (sleepers need more: wait.pml)
+ *   2 weak fails  post: relaxed, and overtakes the cell
+ *   3 weak fails  take: relaxed, and the cell is read behind it
+ *   4 weak fails  next_full_cell: relaxed, and the cell is read before it
+ *   5 weak fails  refuse: relaxed, and taken overtakes what was wanted
+ *   6 tso  fails  next_free_cell: one cell more than there are
+ *   7 tso  fails  send_placed does not wait until it was taken
+ *   8 tso  fails  who waits for a dead partner does not look once more
+ *   9 tso  fails  who waits does not learn that the partner has died
+ *  10 tso  fails  a refusal raises taken by one, it is no answer to every wait
+ */
+#define N_MESSAGES 4
+#define N_CELLS 2
+#define REFUSED 100
+#define POSTED 0
+#define TAKEN 1
+#define WANTED 2
+#define SOURCE 3
+#define CELL(n) (4 + (n) % N_CELLS) /* of the cell after n others */
+#define N_WORDS (4 + N_CELLS)
+#define N_WRITERS 2
+#define N_BUFFERED 3
+#define SENDER 0
+#define RECEIVER 1
+#include "memory.inc"
+
+bool is_dead[2];
+byte n_posted; /* by a sender that has died */
+
+#define is_placed(message) ((message) == 3)
+#define n_pieces(message) ((message) == 2 -> 2 : 1)
+
+inline publish(who, word, value) {
+    if
+    :: mutant == 2 && who == SENDER -> store(who, word, value)
+    :: mutant == 5 && value == REFUSED -> store(who, word, value)
+    :: mutant == 1 -> store_release(who, word, value)
+    :: else -> store_release(who, word, value); fence(who)
+    fi
+}
+
+/* is_over: the partner has died, and the word has not got there. */
+inline await(partner, word, value) {
+    if
+    :: load(word) >= value
+    :: is_dead[partner] && mutant != 9 -> is_over = (mutant == 8 || load(word) < value)
+    fi
+}
+
+inline die(who) {
+    atomic { fence(who); is_dead[who] = true }
+}
+
+inline await_taken(value) {
+    await(RECEIVER, TAKEN, value);
+    if
+    :: load(TAKEN) == REFUSED -> assert(load(WANTED) > 0); is_over = true
+    :: else
+    fi
+}
+
+inline next_free_cell() {
+    if
+    :: n + (mutant != 6) > N_CELLS -> await_taken(n + (mutant != 6) - N_CELLS)
+    :: else
+    fi
+}
+
+proctype sender() {
+    byte message, n, piece;
+    bool is_over;
+    for (message : 1 .. N_MESSAGES) {
+        if
+        :: true -> atomic { fence(SENDER); n_posted = n; is_dead[SENDER] = true }; goto ended
+        :: true
+        fi;
+        if
+        :: is_placed(message) -> store(SENDER, SOURCE, message)
+        :: else
+        fi;
+        for (piece : 1 .. n_pieces(message)) {
+            next_free_cell();
+            if
+            :: is_over -> goto ended
+            :: else
+            fi;
+            store(SENDER, CELL(n), n + 1);
+            n++;
+            publish(SENDER, POSTED, n)
+        }
+        if
+        :: is_placed(message) && mutant != 7 -> await_taken(n)
+        :: else
+        fi;
+        if
+        :: is_over -> goto ended
+        :: else -> store(SENDER, SOURCE, 0)
+        fi
+    }
+ended:
+    skip
+}
+
+inline read_cell() {
+    if
+    :: mutant == 4 -> seen = load(CELL(n)); await(SENDER, POSTED, n + 1)
+    :: else -> await(SENDER, POSTED, n + 1); seen = load(CELL(n))
+    fi;
+    if
+    :: is_over -> assert(n >= n_posted); goto ended
+    :: mutant == 3 -> skip
+    :: else -> assert(seen == n + 1)
+    fi;
+    seen = 0
+}
+
+proctype receiver() {
+    byte message, n, piece, seen, answer;
+    bool is_over;
+    for (message : 1 .. N_MESSAGES) {
+        if
+        :: true -> die(RECEIVER); goto ended
+        :: true
+        fi;
+        for (piece : 1 .. n_pieces(message)) {
+            read_cell();
+            if
+            :: piece == 1 -> /* this count or dtype was not wanted */
+                store(RECEIVER, WANTED, message);
+                answer = (mutant == 10 -> n + 1 : REFUSED);
+                publish(RECEIVER, TAKEN, answer);
+                goto ended
+            :: is_placed(message) -> assert(load(SOURCE) == message)
+            :: true
+            fi;
+            n++;
+            publish(RECEIVER, TAKEN, n);
+            if
+            :: mutant == 3 -> assert(load(CELL(n - 1)) == n)
+            :: else
+            fi
+        }
+    }
+ended:
+    skip
+}
+
+init {
+    byte word;
+    choose_mutant();
+    atomic {
+        run sender(); run receiver();
+        run drain(SENDER); run drain(RECEIVER);
+        if
+        :: is_weak ->
+            for (word : 0 .. N_WORDS - 1) {
+                run overtake(SENDER, word);
+                run overtake(RECEIVER, word)
+            }
+        :: else
+        fi
+    }
+}
