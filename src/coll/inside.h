@@ -188,6 +188,7 @@ hp_status hpi_wire_choose(hp_group *group, hp_dtype dtype, hp_wire asked, const 
                           hp_wire *out_wire);
 hp_status hpi_scatter_reduce_wire(hpi_run *run);
 hp_status hpi_reduce_wire(hpi_run *run);
+hp_status hpi_wire_alone(hpi_run *run); /* in a group of one */
 
 /* ---- mailbox.c: send and receive ---- */
 
@@ -196,6 +197,12 @@ hp_status hpi_reduce_wire(hpi_run *run);
 hp_status hpi_mailbox_check(hp_group *group, hp_collective what, const hpi_coll *c);
 hp_status hpi_mailbox_send(hp_group *group, const hpi_coll *c);
 hp_status hpi_mailbox_recv(hp_group *group, const hpi_coll *c);
+
+/* ---- traffic.c: the bytes that were moved ---- */
+
+/* What `call` moves by an algorithm. false: that has no row in traffic.c. */
+bool hpi_traffic_of(const hpi_algorithm *algorithm, const hp_coll_call *call,
+                    hp_coll_traffic *out_traffic);
 
 /* ---- coll.c ---- */
 
