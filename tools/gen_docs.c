@@ -59,7 +59,23 @@ static void print_events(void) {
         "these. Times are of the\nnode's monotonic clock.");
     printf("| name | fields | meaning |\n|---|---|---|\n");
 #define X(name, fields, meaning) printf("| `%s` | %s | %s |\n", #name, fields, meaning);
+#define CALL(name, room, level, meaning)
 #include "../src/trace/events.def"
+#undef CALL
+#undef X
+    printf("\n## Public calls\n\n"
+           "A call of symm.h, coll.h or world.h is a span on the stream that `hp_trace_thread` "
+           "gave the calling\nthread, with the name of its group as unit, its sequence number in "
+           "that group as id, and its bytes.\nIt is also a pair of USDT probes, "
+           "`hyperparallel:NAME__begin` (rank, sequence number, bytes) and\n"
+           "`hyperparallel:NAME__end` (the same and the status), and a line of the log at the "
+           "level that stands here.\n\n");
+    printf("| name | room | log | meaning |\n|---|---|---|---|\n");
+#define X(name, fields, meaning)
+#define CALL(name, room, level, meaning)                                                           \
+    printf("| `%s` | %s | %s | %s |\n", #name, #room, #level, meaning);
+#include "../src/trace/events.def"
+#undef CALL
 #undef X
 }
 

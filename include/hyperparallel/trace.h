@@ -51,7 +51,9 @@ uint64_t hp_trace_dropped(const hp_trace *trace);
 
 /* From now on what the calling thread does in symm.h, coll.h and world.h is recorded as spans on
  * that stream of that trace; trace NULL: no more. The thread stops before the trace is destroyed.
- * Threads: any, each its own stream. */
+ * The spans are the calls of docs/events.md; what is put on an hp_stream is done by the stream's
+ * thread, which hp_stream_call lets call this. Threads: any, each its own stream. Errors:
+ * ARGUMENT. */
 HP_MUST_CHECK hp_status hp_trace_thread(hp_trace *trace, unsigned stream);
 
 /* Write a Chrome trace (JSON object with "traceEvents"; B and E events, ts in microseconds on the

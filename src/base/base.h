@@ -137,4 +137,6 @@ hp_status hpi_parse_bytes(const char *text, uint64_t *out_bytes);
 /* The word at `index` of "FULL|FP16|BF16". */
 void hpi_choice_name(const char *names, uint64_t index, char *out_name, size_t size);
 
+#include "log.h" /* part of this door; it needs what stands above */
+
 #endif

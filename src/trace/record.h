@@ -8,10 +8,14 @@
 #include <hyperparallel/trace.h>
 #include <stdatomic.h>
 
+enum { HPI_TRACE_DETAILS = 64 };
+
 typedef struct hpi_trace_stream {
     hp_span *spans; /* [capacity], in the order of recording */
     _Atomic uint64_t count;
     char name[64]; /* "" when it was never named */
+    unsigned n_details;
+    char details[HPI_TRACE_DETAILS][32]; /* names of groups, kept for spans of calls */
 } hpi_trace_stream;
 
 struct hp_trace {

@@ -11,7 +11,9 @@
 #include "record.h"
 
 #define X(name, fields, meaning) const char hpi_span_##name[] = #name;
+#define CALL(name, room, level, meaning) X(name, , )
 #include "events.def"
+#undef CALL
 #undef X
 
 hp_status hp_trace_create(int rank, uint64_t spans_per_stream, hp_trace **out_trace) {
