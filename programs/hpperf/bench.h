@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hpperf/bench.h - one thing that is measured, on its way over types and sizes.
+ */
+#ifndef HPPERF_BENCH_H
+#define HPPERF_BENCH_H
+
+#include "options.h"
+#include "values.h"
+
+typedef struct buffer {
+    hp_symm symm;
+    void *ordinary; /* NULL: it is symmetric */
+    unsigned char *data;
+} buffer;
+
+struct bench {
+    const options *o;
+    hp_world *world;
+    hp_group *group;   /* that is measured; the world's own keeps the ranks in step */
+    hp_stream *stream; /* NULL: calls block */
+    int rank, n;       /* in the group */
+    int partner;       /* of a pair; -1: none */
+
+    const op_row *op;
+    hp_dtype dtype;
+    hp_reduce reduce;
+    values values;
+    buffer in_buffer, out_buffer; /* in place: the second alone */
+    hp_symm signal;               /* a word, of what bounces by signals */
+
+    uint64_t count;                      /* elements of a part */
+    uint64_t bytes, in_bytes, out_bytes; /* of the larger buffer, of each */
+    unsigned char *in, *out;
+    hp_coll_call call; /* of this size, of a collective */
+
+    uint64_t iteration;     /* whose values the input holds */
+    uint64_t n_bounces;     /* signals that were waited for */
+    volatile uint64_t sink; /* takes what is read, so that it is */
+};
+
+typedef struct result {
+    double time_us, p99_us, slowest_us;
+    double moved_over_bound; /* NAN: nothing has to move, or it is not counted */
+    uint64_t wrong;
+} result;
+
+/* ---- buffers.c ---- */
+
+/* Is there anything in the buffers? */
+static inline bool bench_has_data(const op_row *op) {
+    return op->source != FROM_NOBODY;
+}
+/* Parts that the larger buffer holds. */
+uint64_t bench_parts(const bench *b);
+/* Take buffers for sizes up to `most_bytes` and make the values. Collective. */
+hp_status bench_open(bench *b, uint64_t most_bytes);
+/* Takes what a failed bench_open left. Collective. */
+hp_status bench_close(bench *b);
+/* Lay the buffers out for `count` elements a part. */
+void bench_set_count(bench *b, uint64_t count);
+
+/* Write the next values into the input / spoil the output / read the output / count what is wrong
+ * in it. The first and the third are as a stream calls them. */
+hp_status bench_fill(void *argument);
+void bench_spoil(bench *b);
+hp_status bench_read(void *argument);
+uint64_t bench_wrong(const bench *b);
+/* Call it here, or put it on the stream. */
+hp_status bench_do(bench *b, hp_status (*function)(void *argument));
+
+/* ---- measure.c ---- */
+
+/* Measure one size. Collective over the world; the result is the same on every rank. */
+hp_status measure(bench *b, result *out_result);
+
+/* ---- print.c ---- */
+
+void print_head(const bench *b);
+void print_row(const bench *b, const result *r);
+
+/* ---- sweep.c ---- */
+
+/* Everything that the options ask for. *out_wrong: elements, over all ranks. Collective. */
+hp_status sweep(hp_world *world, const options *o, uint64_t *out_wrong);
+
+#endif

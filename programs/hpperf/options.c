@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hpperf/options.c - argp.
+ *
+ * Every rank parses the same line, so argp is kept silent: the failure is returned and one rank
+ * speaks for all.
+ */
+#include "options.h"
+#include "fail.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum key {
+    KEY_CHECK = 0x1000,
+    KEY_NO_CHECK,
+    KEY_MODE,
+    KEY_MEMORY,
+    KEY_IN_PLACE,
+    KEY_MISALIGN,
+    KEY_GROUP_SPLIT,
+    KEY_STREAM,
+    KEY_WIRE,
+    KEY_LATENCY,
+    KEY_JSON,
+    KEY_PIN,
+    KEY_ROOT,
+    KEY_BATCH,
+    KEY_VERSION,
+    KEY_HELP
+};
+
+static const struct argp_option rows[] = {
+    {0, 0, 0, 0, "Sizes: of the larger buffer of a rank, in bytes; K, M and G are powers of 1024",
+     0},
+    {"min-bytes", 'b', "BYTES", 0, "smallest size (default 8)", 0},
+    {"max-bytes", 'e', "BYTES", 0, "largest size (default 16M)", 0},
+    {"factor", 'f', "N", 0, "from one size to the next (default 4)", 0},
+    {"step", 'i', "BYTES", 0, "from one size to the next, instead of -f", 0},
+    {0, 0, 0, 0, "What is called:", 0},
+    {"dtype", 'd', "NAME", 0, "of the elements (default fp32); all: each of them", 0},
+    {"op", 'o', "sum|avg|max|min|all", 0, "of reductions (default sum)", 0},
+    {"wire", KEY_WIRE, "fp16|bf16|fp8_e4m3|fp8_e5m2", 0,
+     "reductions send contributions in this precision (default: their own, whatever the "
+     "environment says)",
+     0},
+    {"memory", KEY_MEMORY, "symm|private", 0, "where the buffers lie (default symm)", 0},
+    {"in-place", KEY_IN_PLACE, 0, 0, "one buffer for input and output", 0},
+    {"misalign", KEY_MISALIGN, "BYTES", 0, "shift each buffer by 0 to 4095 bytes (default 0)", 0},
+    {"group-split", KEY_GROUP_SPLIT, "N", 0, "N disjoint groups of neighbours, all at once", 0},
+    {"stream", KEY_STREAM, 0, 0, "put the calls on a stream, several behind each other", 0},
+    {"root", KEY_ROOT, "RANK", 0, "of a broadcast, in its group (default 0)", 0},
+    {"latency", KEY_LATENCY, "put|get|signal", 0, "measure this, and no collective", 0},
+    {0, 0, 0, 0, "How it is measured:", 0},
+    {"mode", KEY_MODE, "touched|classic", 0, "see below (default touched)", 0},
+    {"warmup", 'w', "N", 0, "iterations before (default 3)", 0},
+    {"iterations", 'n', "N", 0, "of each size (default: 0.25 s of them, 5 to 400)", 0},
+    {"batch", KEY_BATCH, "N", 0,
+     "calls behind each other in an iteration, whose mean counts (default: 20 us of them, at most "
+     "64, with --stream at least 4)",
+     0},
+    {"check", KEY_CHECK, 0, 0, "check the results (default)", 0},
+    {"no-check", KEY_NO_CHECK, 0, 0, "do not", 0},
+    {"pin", KEY_PIN, "yes|no", 0,
+     "bind rank r to the r-th core that it may use (default: yes with a core for each)", 0},
+    {0, 0, 0, 0, "What is printed:", 0},
+    {"json", KEY_JSON, 0, 0, "an object a line instead of the table", 0},
+    {"quiet", 'q', 0, 0, "the rows of the table alone", 0},
+    {"help", KEY_HELP, 0, 0, "this text", 0},
+    {"version", KEY_VERSION, 0, 0, "the version", 0},
+    {0, 0, 0, 0, 0, 0}};
+
+static const char about[] =
+    "Measure a collective over sizes, on the ranks that hprun (or torchrun) started, and check its "
+    "results. WHAT is all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send_recv, "
+    "barrier, or all of them.\v"
+    "An iteration begins at a barrier, which is not timed, and lasts on each rank from the start "
+    "of "
+    "its first call to the return of its last. The time of the iteration is that of the slowest "
+    "rank. Printed are the median and the 99th percentile of the iterations, and the slowest "
+    "rank's own median.\n\n"
+    "touched: before each call every rank writes its whole input anew, and afterwards it reads its "
+    "whole output; the time of the same loop without the call is subtracted. classic: the call "
+    "alone, again and again on the same buffers, as nccl-tests does; where a peer's data are never "
+    "read and never change they need not move, and small sizes look better than they are.\n\n"
+    "send_recv, --latency put and --latency signal bounce between ranks 0 and 1, 2 and 3 and so "
+    "on; the time is half a round trip. --latency get: the even ranks read what the odd ones have "
+    "just written.\n\n"
+    "algbw is bytes / time; busbw is algbw times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, "
+    "reduce_scatter and all_to_all, 1 for the others. moved is the bytes that the algorithm loads "
+    "and stores over those that it must. wrong is the number of elements, over all ranks, that are "
+    "not what they must be.\n\n"
+    "Exit status: 0; 1 when a result is wrong or a call failed; 2 for a wrong command line.\n\n"
+    "Examples:\n"
+    "  hprun -n 2 hpperf all_reduce -b 8 -e 256M -f 4 -d fp32 -o sum --check\n"
+    "  hprun -n 4 hpperf all --memory private --json\n"
+    "  hprun -n 2 hpperf --latency put -e 4K";
+
+static const char *const reduce_names[] = {"sum", "avg", "max", "min"};
+static const char *const wire_names[] = {"default", "full", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2"};
+
+const char *reduce_name(hp_reduce reduce) {
+    return reduce_names[reduce];
+}
+
+const char *wire_name(hp_wire wire) {
+    return wire_names[wire];
+}
+
+/* ---- values ---- */
+
+/* Which of the names, from 0; -1: none. */
+static int find(const char *text, const char *const *names, int n) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(text, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+#define FIND(text, names) find((text), (names), (int)(sizeof(names) / sizeof *(names)))
+
+static hp_status expect_one_of(const char *name, const char *choices, const char *text) {
+    return fail(HP_ERR_ARGUMENT, "expected %s to be %s, given \"%s\"", name, choices, text);
+}
+
+static hp_status parse_count(const char *name, const char *text, uint64_t least, uint64_t most,
+                             uint64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long value = strtoull(text, &end, 10);
+    if (errno || end == text || *end || *text == '-' || value < least || value > most)
+        return fail(HP_ERR_ARGUMENT,
+                    "expected %s to be a whole number from %llu to %llu, given "
+                    "\"%s\"",
+                    name, (unsigned long long)least, (unsigned long long)most, text);
+    *out = value;
+    return HP_OK;
+}
+
+static hp_status parse_int(const char *name, const char *text, int least, int most, int *out) {
+    uint64_t value;
+    TRY(parse_count(name, text, (uint64_t)least, (uint64_t)most, &value));
+    *out = (int)value;
+    return HP_OK;
+}
+
+static hp_status parse_bytes(const char *name, const char *text, uint64_t *out) {
+    static const char units[] = "KMG";
+    const size_t n = strlen(text);
+    const char *unit = n > 1 ? strchr(units, text[n - 1] & ~0x20) : NULL;
+    const int shift = unit && *unit ? 10 * (int)(unit - units + 1) : 0;
+    char digits[24];
+    uint64_t value;
+    snprintf(digits, sizeof digits, "%.*s", (int)(shift ? n - 1 : n), text);
+    if (n >= sizeof digits ||
+        parse_count(name, digits, 1, (UINT64_C(1) << 40) >> shift, &value) < 0)
+        return fail(HP_ERR_ARGUMENT,
+                    "expected %s to be bytes from 1 to 1024G, like 4096 or 64K, given \"%s\"", name,
+                    text);
+    *out = value << shift;
+    return HP_OK;
+}
+
+static hp_status parse_flag(const char *name, const char *text, const char *no, const char *yes,
+                            bool *out) {
+    const bool is_yes = strcmp(text, yes) == 0;
+    if (!is_yes && strcmp(text, no) != 0)
+        return fail(HP_ERR_ARGUMENT, "expected %s to be %s or %s, given \"%s\"", name, no, yes,
+                    text);
+    *out = is_yes;
+    return HP_OK;
+}
+
+static hp_status parse_dtype(const char *text, int *out) {
+    hp_dtype dtype;
+    if (strcmp(text, "all") == 0) {
+        *out = ALL;
+        return HP_OK;
+    }
+    if (hp_dtype_parse(text, &dtype) < 0)
+        return expect_one_of("-d", "fp64, fp32, fp16, bf16, int64, int32, int8, uint8 or all",
+                             text);
+    *out = (int)dtype;
+    return HP_OK;
+}
+
+static hp_status parse_reduce(const char *text, int *out) {
+    *out = FIND(text, reduce_names);
+    if (*out < 0 && strcmp(text, "all") != 0) /* ALL is -1 too */
+        return expect_one_of("-o", "sum, avg, max, min or all", text);
+    return HP_OK;
+}
+
+static hp_status parse_wire(const char *text, hp_wire *out) {
+    const int found = FIND(text, wire_names);
+    if (found < (int)HP_WIRE_FP16)
+        return expect_one_of("--wire", "fp16, bf16, fp8_e4m3 or fp8_e5m2", text);
+    *out = (hp_wire)found;
+    return HP_OK;
+}
+
+static hp_status parse_pin(const char *text, pin *out) {
+    bool is_pinned;
+    TRY(parse_flag("--pin", text, "no", "yes", &is_pinned));
+    *out = is_pinned ? PIN_YES : PIN_NO;
+    return HP_OK;
+}
+
+/* ---- the line ---- */
+
+typedef struct command_line {
+    options options;
+    bool has_what, has_latency, has_factor;
+    bool has_failed; /* the text is kept; else argp itself did not understand */
+} command_line;
+
+static hp_status parse_what(const char *text, command_line *line) {
+    if (line->has_what)
+        return fail(HP_ERR_ARGUMENT, "expected one collective, given \"%s\" too", text);
+    line->has_what = true;
+    if (strcmp(text, "all") == 0)
+        return HP_OK;
+    line->options.op = op_find(text, false);
+    if (line->options.op)
+        return HP_OK;
+    return expect_one_of("WHAT",
+                         "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, "
+                         "send_recv, barrier or all",
+                         text);
+}
+
+static hp_status parse_latency(const char *text, command_line *line) {
+    line->has_latency = true;
+    line->options.op = op_find(text, true);
+    return line->options.op ? HP_OK : expect_one_of("--latency", "put, get or signal", text);
+}
+
+/* The options that take a value. */
+static hp_status parse_value(int key, const char *text, command_line *line) {
+    options *o = &line->options;
+    switch (key) {
+    case 'b':
+        return parse_bytes("-b", text, &o->least_bytes);
+    case 'e':
+        return parse_bytes("-e", text, &o->most_bytes);
+    case 'f':
+        line->has_factor = true;
+        return parse_count("-f", text, 2, 1U << 20, &o->factor);
+    case 'i':
+        return parse_bytes("-i", text, &o->step_bytes);
+    case 'd':
+        return parse_dtype(text, &o->dtype);
+    case 'o':
+        return parse_reduce(text, &o->reduce);
+    case 'w':
+        return parse_int("-w", text, 0, 1000000, &o->n_warmup);
+    case 'n':
+        return parse_int("-n", text, 1, 1000000, &o->n_iterations);
+    case KEY_WIRE:
+        return parse_wire(text, &o->wire);
+    case KEY_MEMORY:
+        return parse_flag("--memory", text, "symm", "private", &o->is_private);
+    case KEY_MODE:
+        return parse_flag("--mode", text, "touched", "classic", &o->is_classic);
+    case KEY_MISALIGN:
+        return parse_count("--misalign", text, 0, 4095, &o->misalign_bytes);
+    case KEY_GROUP_SPLIT:
+        return parse_int("--group-split", text, 1, 1024, &o->n_groups);
+    case KEY_ROOT:
+        return parse_int("--root", text, 0, 1023, &o->root);
+    case KEY_BATCH:
+        return parse_int("--batch", text, 1, 10000, &o->batch);
+    case KEY_LATENCY:
+        return parse_latency(text, line);
+    case KEY_PIN:
+        return parse_pin(text, &o->pin);
+    default:
+        return parse_what(text, line);
+    }
+}
+
+static error_t parse_key(int key, char *text, struct argp_state *state) {
+    command_line *line = state->input;
+    options *o = &line->options;
+    bool *const flag = key == KEY_CHECK || key == KEY_NO_CHECK ? &o->checks
+                       : key == KEY_IN_PLACE                   ? &o->is_in_place
+                       : key == KEY_STREAM                     ? &o->on_stream
+                       : key == KEY_JSON                       ? &o->as_json
+                       : key == 'q'                            ? &o->is_quiet
+                       : key == KEY_HELP                       ? &o->wants_help
+                       : key == KEY_VERSION                    ? &o->wants_version
+                                                               : NULL;
+    if (flag) {
+        *flag = key != KEY_NO_CHECK;
+        return 0;
+    }
+    if (!text) /* argp's own keys: begin, end and so on */
+        return ARGP_ERR_UNKNOWN;
+    if (parse_value(key, text, line) == HP_OK)
+        return 0;
+    line->has_failed = true;
+    return EINVAL; /* argp takes any error for "stop here" */
+}
+
+static const struct argp parser = {rows, parse_key, "WHAT", about, NULL, NULL, NULL};
+
+void options_help(FILE *file) {
+    char name[] = "hpperf";
+    argp_help(&parser, file, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK, name);
+}
+
+static hp_status check_in_place(const options *o) {
+    if (o->is_in_place && o->op && !o->op->has_in_place)
+        return fail(HP_ERR_ARGUMENT, "expected no --in-place with %s", o->op->name);
+    return HP_OK;
+}
+
+static hp_status check_reduction(const options *o) {
+    if (o->wire != HP_WIRE_FULL && o->op && !o->op->reduces)
+        return fail(HP_ERR_ARGUMENT, "expected no --wire with %s, which reduces nothing",
+                    o->op->name);
+    if (o->wire != HP_WIRE_FULL && o->dtype != ALL && !op_has_wire((hp_dtype)o->dtype))
+        return fail(HP_ERR_ARGUMENT, "expected -d fp32, fp16 or bf16 with --wire, given %s",
+                    hp_dtype_name((hp_dtype)o->dtype));
+    if (o->reduce == HP_AVG && o->dtype != ALL && !op_has_avg((hp_dtype)o->dtype))
+        return fail(HP_ERR_ARGUMENT, "expected -d fp64, fp32, fp16 or bf16 with -o avg, given %s",
+                    hp_dtype_name((hp_dtype)o->dtype));
+    return HP_OK;
+}
+
+static hp_status check_together(const command_line *line) {
+    const options *o = &line->options;
+    if (o->wants_help || o->wants_version)
+        return HP_OK;
+    if (line->has_what && line->has_latency)
+        return fail(HP_ERR_ARGUMENT, "expected no collective with --latency");
+    if (!line->has_what && !line->has_latency)
+        return fail(HP_ERR_ARGUMENT, "expected a collective, like all_reduce; see hpperf --help");
+    if (o->most_bytes < o->least_bytes)
+        return fail(HP_ERR_ARGUMENT, "expected -e to be at least -b %llu, given %llu",
+                    (unsigned long long)o->least_bytes, (unsigned long long)o->most_bytes);
+    if (line->has_factor && o->step_bytes)
+        return fail(HP_ERR_ARGUMENT, "expected -f or -i, given both");
+    TRY(check_in_place(o));
+    return check_reduction(o);
+}
+
+hp_status options_parse(int argc, char **argv, options *out_options) {
+    command_line line = {.options = {.least_bytes = 8,
+                                     .most_bytes = 16 << 20,
+                                     .factor = 4,
+                                     .dtype = HP_FP32,
+                                     .reduce = HP_SUM,
+                                     .wire = HP_WIRE_FULL,
+                                     .n_warmup = 3,
+                                     .n_groups = 1,
+                                     .checks = true}};
+    int next = argc;
+    if (argp_parse(&parser, argc, argv, ARGP_SILENT, &next, &line) != 0) {
+        if (line.has_failed)
+            return HP_ERR_ARGUMENT;
+        return fail(HP_ERR_ARGUMENT, "unknown option or missing value: %s; see hpperf --help",
+                    argv[next > 1 ? next - 1 : 0]);
+    }
+    if (line.options.least_bytes > line.options.most_bytes && line.options.most_bytes == 16 << 20)
+        line.options.most_bytes = line.options.least_bytes; /* -b alone */
+    TRY(check_together(&line));
+    *out_options = line.options;
+    return HP_OK;
+}
+
+hp_status options_check_ranks(const options *o, int n_ranks) {
+    const int n = n_ranks / o->n_groups;
+    if (n * o->n_groups != n_ranks)
+        return fail(HP_ERR_ARGUMENT, "expected --group-split to divide the %d ranks, given %d",
+                    n_ranks, o->n_groups);
+    if (o->root >= n)
+        return fail(HP_ERR_ARGUMENT, "expected --root to be a rank from 0 to %d, given %d", n - 1,
+                    o->root);
+    if (o->op && n < o->op->least_ranks)
+        return fail(HP_ERR_ARGUMENT, "expected at least %d ranks in a group for %s, given %d",
+                    o->op->least_ranks, o->op->name, n);
+    return HP_OK;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hpperf/options.h - the command line.
+ */
+#ifndef HPPERF_OPTIONS_H
+#define HPPERF_OPTIONS_H
+
+#include "ops.h"
+
+#include <stdio.h>
+
+/* What --pin says. */
+typedef enum pin { PIN_AUTO, PIN_YES, PIN_NO } pin;
+
+typedef struct options {
+    const op_row *op; /* NULL: every collective */
+    uint64_t least_bytes, most_bytes;
+    uint64_t factor;     /* from one size to the next, unless step_bytes */
+    uint64_t step_bytes; /* 0: by factor */
+    int dtype;           /* hp_dtype, or ALL */
+    int reduce;          /* hp_reduce, or ALL */
+    hp_wire wire;
+    int root;
+    int n_warmup;
+    int n_iterations; /* 0: as many as fit into the time */
+    int batch;        /* calls of one iteration; 0: by their time */
+    int n_groups;     /* --group-split */
+    uint64_t misalign_bytes;
+    bool is_classic, is_private, is_in_place, on_stream, checks, as_json, is_quiet;
+    pin pin;
+    bool wants_help, wants_version;
+} options;
+
+enum { ALL = -1 };
+
+/* Errors: ARGUMENT saying what was expected and given. */
+hp_status options_parse(int argc, char **argv, options *out_options);
+/* What only the number of ranks tells. Errors: ARGUMENT. */
+hp_status options_check_ranks(const options *o, int n_ranks);
+void options_help(FILE *file);
+
+const char *reduce_name(hp_reduce reduce);
+const char *wire_name(hp_wire wire);
+
+#endif
