@@ -60,11 +60,16 @@ static unsigned class_of(size_t bytes) {
 
 /* Locked. */
 static node *node_take(hp_stream *s, size_t argument_bytes) {
+    if (argument_bytes > PTRDIFF_MAX / 2) {
+        (void)HPI_FAIL(HP_ERR_MEMORY, "expected room for %zu bytes of arguments, there is none",
+                       argument_bytes);
+        return NULL;
+    }
     const unsigned k = class_of(sizeof(node) + argument_bytes);
     node *n = s->free[k];
     if (n)
         s->free[k] = n->next;
-    else if (argument_bytes > PTRDIFF_MAX / 2 || !(n = hpi_alloc(1, (size_t)1 << k)))
+    else if (!(n = hpi_alloc(1, (size_t)1 << k)))
         return NULL;
     n->next = NULL;
     n->size_class = k;
@@ -177,12 +182,18 @@ static void fail(hp_stream *s, hp_status status) {
     s->has_failed = true;
 }
 
+/* In the stream's thread: what it did from begin_ns until now. */
+static void add_span(const hp_stream *s, const char *name, uint64_t begin_ns) {
+    const hp_span span = {
+        .name = name, .begin_ns = begin_ns, .end_ns = hpi_now_ns(), .id = UINT32_MAX};
+    hp_trace_span(s->config.trace, s->config.trace_stream, &span);
+}
+
 /* As a call of the stream: whoever waits for a stream that failed has failed like it. */
 static hp_status run_wait(const hp_stream *s, hp_mark mark) {
-    hp_span span = {.name = hpi_span_wait, .begin_ns = hpi_now_ns(), .id = UINT32_MAX};
+    const uint64_t begin_ns = hpi_now_ns();
     const hp_status status = await(mark.stream, mark.number);
-    span.end_ns = hpi_now_ns();
-    hp_trace_span(s->config.trace, s->config.trace_stream, &span);
+    add_span(s, hpi_span_wait, begin_ns);
     return status;
 }
 
@@ -223,13 +234,20 @@ static void dispose(hp_stream *s, node *n) {
 static void *thread_main(void *argument) {
     hp_stream *s = argument;
     node *n;
+    hp_status traced = HP_OK;
+    if (s->config.trace)
+        traced = hp_trace_thread(s->config.trace, s->config.trace_stream);
     pthread_mutex_lock(&s->lock);
+    if (traced < 0)
+        fail(s, traced);
     while ((n = next_call(s))) {
         if (!s->has_failed)
             run(s, n);
         dispose(s, n);
     }
     pthread_mutex_unlock(&s->lock);
+    if (s->config.trace)
+        traced = hp_trace_thread(NULL, 0); /* nobody is left to tell */
     let_go(s);
     return NULL;
 }
@@ -274,17 +292,21 @@ hp_status hpi_stream_push(hp_stream *stream, hp_status (*call)(void *arguments),
 }
 
 typedef struct user_call {
+    const hp_stream *stream;
     hp_status (*function)(void *argument);
     void *argument;
 } user_call;
 
 static hp_status run_user_call(void *arguments) {
     const user_call *c = arguments;
-    return c->function(c->argument);
+    const uint64_t begin_ns = hpi_now_ns();
+    const hp_status status = c->function(c->argument);
+    add_span(c->stream, hpi_span_call, begin_ns);
+    return status;
 }
 
 hp_status hp_stream_call(hp_stream *stream, hp_status (*function)(void *argument), void *argument) {
-    const user_call c = {function, argument};
+    const user_call c = {stream, function, argument};
     HP_TRY(check_stream(stream, __func__));
     if (!function)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a function, given NULL");
