@@ -51,7 +51,9 @@ typedef struct hpi_note {
     _Atomic int64_t world_rank;
     _Atomic uint64_t operation[HPI_NAME_WORDS];
     _Atomic uint64_t group[HPI_NAME_WORDS];
-    _Atomic uint64_t spare[4];
+    /* which line of a group is waited for; slot is 1 + the group's slot, 0: no line */
+    _Atomic uint64_t slot, base, channel;
+    _Atomic uint64_t spare;
 } hpi_note;
 
 typedef struct hpi_control {
@@ -76,7 +78,9 @@ typedef struct hpi_entry {
     uint32_t size;
     _Atomic uint32_t n_left;                     /* members that have destroyed it */
     _Atomic uint64_t joined[HPI_MAX_LOCAL / 64]; /* bit per world rank */
-    uint64_t spare[2];
+    /* 1 + the world rank of a member that came and had no memory for it, -status << 32; 0 none */
+    _Atomic uint64_t refused;
+    uint64_t spare;
 } hpi_entry;
 
 typedef struct hpi_directory {
@@ -89,8 +93,10 @@ typedef struct hpi_directory {
 #define HPI_PAGE_BYTES UINT64_C(4096)
 #define HPI_DIRECTORY_OFFSET HPI_PAGE_BYTES
 #define HPI_LINES_OFFSET (UINT64_C(1) << 20)
-#define HPI_HEAP_OFFSET (UINT64_C(4) << 20)
-#define HPI_SLOT_BYTES (HPI_N_LINES * sizeof(hpi_line))
+#define HPI_HEAP_OFFSET (UINT64_C(8) << 20)
+/* A slot: a member's lines of one group, then what the member says of its failure. */
+#define HPI_SLOT_BYTES UINT64_C(1536)
+#define HPI_FAILURE_WORDS ((HPI_SLOT_BYTES - HPI_N_LINES * sizeof(hpi_line)) / sizeof(uint64_t))
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint32_t) == 4, "no hidden locks");
 _Static_assert(sizeof(hpi_note) == 128, "shared between processes");
@@ -105,6 +111,7 @@ _Static_assert(sizeof(hpi_control) <= HPI_PAGE_BYTES, "one page, mapped by the l
 _Static_assert(sizeof(hpi_entry) == 192, "shared between processes");
 _Static_assert(offsetof(hpi_directory, entries) == 128, "shared between processes");
 _Static_assert(HPI_DIRECTORY_OFFSET + sizeof(hpi_directory) <= HPI_LINES_OFFSET, "they overlap");
+_Static_assert(HPI_FAILURE_WORDS * 8 > sizeof(((hp_error *)NULL)->message), "room for a record");
 _Static_assert(HPI_LINES_OFFSET + HPI_MAX_GROUPS * HPI_SLOT_BYTES <= HPI_HEAP_OFFSET,
                "lines and heap overlap");
 
@@ -117,10 +124,22 @@ void hpi_text_read(const _Atomic uint64_t *words, size_t n_words, char *out_text
 hpi_note *hpi_note_take(hpi_control *control);
 void hpi_note_write(hpi_note *note, const hpi_reason *reason, int world_rank, uint64_t since_ns);
 void hpi_note_free(hpi_note *note);
+typedef struct hpi_note_copy {
+    uint64_t since_ns, seq, slot, base, channel;
+    int64_t rank, world_rank;
+    char operation[HPI_NAME_WORDS * 8], group[HPI_NAME_WORDS * 8];
+} hpi_note_copy;
+/* One whole note; false when it is free or changed meanwhile. */
+bool hpi_note_read(const hpi_note *note, hpi_note_copy *out_copy);
 /* What the rank of this control block is doing, in words: "waiting for rank 1 (world rank 5) in
  * all_gather #17 of shard[4..7] for 120 ms" (true), else what it says that it does (false). */
 bool hpi_control_describe(const hpi_control *control, char *out_text, size_t size);
 /* The same of its last failed wait; false when none has failed. */
 bool hpi_control_describe_failure(const hpi_control *control, char *out_text, size_t size);
+
+/* ---- process.c: what /proc says of a rank's process ----------------------------------------- */
+
+/* Stopped by a signal or a debugger? */
+bool hpi_process_is_stopped(int pid);
 
 #endif

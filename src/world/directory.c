@@ -8,7 +8,7 @@
  * same order, the oldest entry of that list that a member has not joined is the one it means: no
  * counts are kept, and groups of different lists may be created in any order by anybody. When all
  * members have left, the entry is free. Values of the lines are never reset: a new group counts
- * from the largest value that it finds.
+ * from the furthest value that it finds.
  */
 #include "inside.h"
 
@@ -96,15 +96,20 @@ static hpi_entry *find_entry(const hp_world *world, const membership *m) {
     return found;
 }
 
-static uint64_t largest_value(const hp_world *world, const int *world_ranks, int n_ranks,
-                              uint32_t slot) {
-    uint64_t largest = 0;
+/* By difference, as lines compare. */
+static uint64_t furthest_value(const hp_world *world, const int *world_ranks, int n_ranks,
+                               uint32_t slot) {
+    uint64_t furthest = atomic_load_explicit(
+        &hpi_segment_lines(&world->segments[world_ranks[0]], slot)->value, memory_order_acquire);
     for (int i = 0; i < n_ranks; i++) {
         const hpi_line *lines = hpi_segment_lines(&world->segments[world_ranks[i]], slot);
-        for (int k = 0; k < HPI_N_LINES; k++)
-            largest = hpi_max(largest, atomic_load_explicit(&lines[k].value, memory_order_acquire));
+        for (int k = 0; k < HPI_N_LINES; k++) {
+            const uint64_t value = atomic_load_explicit(&lines[k].value, memory_order_acquire);
+            if ((int64_t)(value - furthest) > 0)
+                furthest = value;
+        }
     }
-    return largest;
+    return furthest;
 }
 
 static hp_status new_entry(hp_world *world, const membership *m, const int *world_ranks,
@@ -123,8 +128,9 @@ static hp_status new_entry(hp_world *world, const membership *m, const int *worl
     e->hash[0] = m->hash[0];
     e->hash[1] = m->hash[1];
     e->size = (uint32_t)m->n_ranks;
-    e->base = largest_value(world, world_ranks, m->n_ranks, (uint32_t)i);
+    e->base = furthest_value(world, world_ranks, m->n_ranks, (uint32_t)i);
     atomic_store_explicit(&e->n_left, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->refused, 0, memory_order_relaxed);
     for (int k = 0; k < HPI_MAX_LOCAL / 64; k++)
         atomic_store_explicit(&e->joined[k], 0, memory_order_relaxed);
     atomic_store_explicit(&e->generation, world->generation, memory_order_release);
@@ -156,6 +162,24 @@ void hpi_directory_leave(hp_world *world, uint32_t slot) {
     /* the last one's release follows everybody's last write to the lines */
     if (atomic_fetch_add_explicit(&e->n_left, 1, memory_order_acq_rel) + 1 == size)
         atomic_store_explicit(&e->generation, 0, memory_order_release);
+}
+
+void hpi_directory_refuse(hp_world *world, uint32_t slot, hp_status status) {
+    hpi_entry *e = &directory_of(world)->entries[slot];
+    const uint64_t why = (uint64_t)(-(int64_t)status) << 32;
+    atomic_store_explicit(&e->refused, why | (1 + (uint64_t)world->rank), memory_order_release);
+    hpi_directory_leave(world, slot);
+}
+
+int hpi_directory_refused(const hp_world *world, uint32_t slot, hp_status *out_status) {
+    const hpi_entry *e = &directory_of(world)->entries[slot];
+    const uint64_t refused = atomic_load_explicit(&e->refused, memory_order_acquire);
+    *out_status = (hp_status)(-(int64_t)(refused >> 32));
+    return (int)(uint32_t)refused - 1;
+}
+
+bool hpi_directory_has_joined(const hp_world *world, uint32_t slot, int world_rank) {
+    return has_joined(&directory_of(world)->entries[slot], world_rank);
 }
 
 /* serial is written before generation (release): who sees another group's generation sees its

@@ -12,7 +12,6 @@
 #include <stdio.h>
 
 enum { BUSY_NO = 0, BUSY_YES = 1 };
-enum { FAILED_NO = 0, FAILED_WRITING = 1, FAILED_YES = 2 };
 
 void hpi_name_ranks(const char *prefix, const int *ranks, int n, char *out_name, size_t size) {
     const int step = n > 1 ? ranks[1] - ranks[0] : 1;
@@ -53,30 +52,51 @@ static hp_status check_members(const hp_world *world, const int *ranks, int n, i
     return HP_OK;
 }
 
-static hp_status take_lines(hp_group *group) {
-    hp_world *world = group->world;
-    HP_TRY(hpi_directory_join(world, group->world_ranks, group->size, &group->slot, &group->base));
-    const uint64_t begin = HPI_LINES_OFFSET + group->slot * HPI_SLOT_BYTES;
-    const hp_status status =
-        hpi_fd_commit(world->segments[world->rank].fd, begin, begin + HPI_SLOT_BYTES);
-    if (status) {
-        hpi_directory_leave(world, group->slot);
-        return status;
-    }
-    for (int i = 0; i < group->size; i++)
-        group->lines[i] = hpi_segment_lines(&world->segments[group->world_ranks[i]], group->slot);
-    return HP_OK;
-}
-
 static void group_free(hp_group *group) {
+    if (!group)
+        return;
     hpi_free(group->world_ranks);
     hpi_free(group->lines);
     hpi_free(group);
 }
 
+/* Room for a group's record; NULL, with the error's record written, when there is none. */
+static hp_group *group_make(hp_world *world, const int *world_ranks, int n_ranks, int rank) {
+    const size_t n = (size_t)n_ranks;
+    hp_group *group = hpi_alloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    group->world = world;
+    group->rank = rank;
+    group->size = n_ranks;
+    group->world_ranks = hpi_alloc(n, sizeof *group->world_ranks);
+    group->lines = hpi_alloc(n, sizeof *group->lines);
+    if (!group->world_ranks || !group->lines) {
+        group_free(group);
+        return NULL;
+    }
+    memcpy(group->world_ranks, world_ranks, n * sizeof *world_ranks);
+    hpi_name_ranks("group", world_ranks, n_ranks, group->name, sizeof group->name);
+    return group;
+}
+
+static hp_status take_lines(hp_group *group, uint32_t slot, uint64_t base) {
+    const hp_world *world = group->world;
+    const uint64_t begin = HPI_LINES_OFFSET + slot * HPI_SLOT_BYTES;
+    group->slot = slot;
+    group->base = base;
+    HP_TRY(hpi_fd_commit(world->segments[world->rank].fd, begin, begin + HPI_SLOT_BYTES));
+    for (int i = 0; i < group->size; i++)
+        group->lines[i] = hpi_segment_lines(&world->segments[group->world_ranks[i]], slot);
+    return HP_OK;
+}
+
+/* First the directory: a member that then has no memory for the group can say so in it. */
 hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
                           hp_group **out_group) {
     int rank;
+    uint32_t slot;
+    uint64_t base;
     if (!world || !world_ranks || !out_group || n_ranks < 1)
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected a world, a list of at least one rank and a place for the group, "
@@ -84,26 +104,16 @@ hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
                         (void *)world, (const void *)world_ranks, n_ranks, (void *)out_group);
     HP_TRY(hpi_world_usable(world));
     HP_TRY(check_members(world, world_ranks, n_ranks, &rank));
-    const size_t n = (size_t)n_ranks;
-    hp_group *group = hpi_alloc(1, sizeof *group);
-    if (!group)
-        return HP_ERR_MEMORY;
-    group->world = world;
-    group->rank = rank;
-    group->size = n_ranks;
-    group->world_ranks = hpi_alloc(n, sizeof *group->world_ranks);
-    group->lines = hpi_alloc(n, sizeof *group->lines);
-    hp_status status = group->world_ranks && group->lines ? HP_OK : HP_ERR_MEMORY;
-    if (!status) {
-        memcpy(group->world_ranks, world_ranks, n * sizeof *world_ranks);
-        hpi_name_ranks("group", world_ranks, n_ranks, group->name, sizeof group->name);
-        status = take_lines(group);
-    }
-    if (status)
+    HP_TRY(hpi_directory_join(world, world_ranks, n_ranks, &slot, &base));
+    hp_group *group = group_make(world, world_ranks, n_ranks, rank);
+    const hp_status status = group ? take_lines(group, slot, base) : HP_ERR_MEMORY;
+    if (status) {
+        hpi_directory_refuse(world, slot, status);
         group_free(group);
-    else
-        *out_group = group;
-    return status;
+        return status;
+    }
+    *out_group = group;
+    return HP_OK;
 }
 
 void hp_group_destroy(hp_group *group) {
@@ -114,6 +124,7 @@ void hp_group_destroy(hp_group *group) {
         for (int slot = HPI_N_SLOTS - 1; slot >= 0; slot--)
             if (group->attached[slot].destroy)
                 group->attached[slot].destroy(group->attached[slot].state);
+        hpi_group_say_destroyed(group);
         hpi_directory_leave(group->world, group->slot);
     }
     group_free(group);
@@ -209,13 +220,7 @@ void *hpi_group_attached(const hp_group *group, int slot) {
     return atomic_load_explicit(&group->attached[slot].state, memory_order_acquire);
 }
 
-/* ---- one thread at a time; a failed group stays failed ------------------------------------- */
-
-hp_status hpi_group_check(const hp_group *group) {
-    if (atomic_load_explicit(&group->failed, memory_order_acquire) == FAILED_YES)
-        return hpi_error_set(&group->error);
-    return HP_OK;
-}
+/* ---- one thread at a time ------------------------------------------------------------------ */
 
 hp_status hpi_group_enter(hp_group *group, const char *call) {
     int expected = BUSY_NO;
@@ -226,18 +231,10 @@ hp_status hpi_group_enter(hp_group *group, const char *call) {
         return hpi_fail(HP_ERR_BUSY, group->world->rank, call, __FILE__, __LINE__,
                         "expected one thread at a time in group %s, rank %d has another one inside",
                         group->name, group->world->rank);
+    atomic_store_explicit(&group->call, call, memory_order_relaxed);
     return HP_OK;
 }
 
 void hpi_group_leave(hp_group *group) {
     atomic_store_explicit(&group->is_busy, BUSY_NO, memory_order_release);
-}
-
-void hpi_group_fail(hp_group *group) {
-    int expected = FAILED_NO;
-    if (!atomic_compare_exchange_strong_explicit(&group->failed, &expected, FAILED_WRITING,
-                                                 memory_order_relaxed, memory_order_relaxed))
-        return;
-    hp_last_error_get(&group->error);
-    atomic_store_explicit(&group->failed, FAILED_YES, memory_order_release);
 }

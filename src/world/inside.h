@@ -96,6 +96,10 @@ struct hp_world {
 static inline hpi_control *hpi_world_control(const hp_world *world, int world_rank) {
     return hpi_segment_control(&world->segments[world_rank]);
 }
+/* Is this a child of the process that created the world? */
+static inline bool hpi_world_is_forked(const hp_world *world) {
+    return !world->fork_page[0];
+}
 /* Declare this rank dead: peers that wait for it get HP_ERR_PEER, its own calls HP_ERR_FAILED. */
 void hpi_world_abandon(hp_world *world);
 /* What this rank does when no thread waits; shown in reports. */
@@ -117,6 +121,11 @@ void hpi_liveness_blame(hp_world *world, int world_rank);
 /* ... which leads from a dead rank to the one that it died of. */
 int hpi_liveness_origin(hp_world *world, int world_rank);
 bool hpi_liveness_has_left(const hp_world *world, int world_rank);
+
+/* ---- process.c ------------------------------------------------------------------------------ */
+
+/* Of the process behind it; -1 unknown. */
+int hpi_pidfd_pid(int pidfd);
 
 /* ---- share.c: passing descriptors between processes of a node ------------------------------- */
 
@@ -140,6 +149,11 @@ int hpi_share_pidfd(hp_world *world, int from);
 hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_ranks,
                              uint32_t *out_slot, uint64_t *out_base);
 void hpi_directory_leave(hp_world *world, uint32_t slot);
+/* Leave a group that this rank has joined and cannot take part in, because of `status`. */
+void hpi_directory_refuse(hp_world *world, uint32_t slot, hp_status status);
+/* The member that has refused, -1: none. */
+int hpi_directory_refused(const hp_world *world, uint32_t slot, hp_status *out_status);
+bool hpi_directory_has_joined(const hp_world *world, uint32_t slot, int world_rank);
 
 /* ---- groups ------------------------------------------------------------------------------- */
 
@@ -154,10 +168,25 @@ struct hp_group {
     uint64_t base;
     uint64_t n_exchanges;
     _Atomic int is_busy;
-    _Atomic int failed; /* 0 no, 1 being written, 2 error holds the record */
+    _Atomic(const char *) call; /* the last that entered, a literal */
+    _Atomic int failed;         /* 0 no, 1 being written, 2 error holds the record */
     hp_error error;
     hpi_attachment attached[HPI_N_SLOTS];
 };
+/* ---- failure.c ---- */
+
+/* The member that it failed for first, else one that was told of that; -1: none. Then what it says:
+ * its status, whose fault it was and why. `waited`: what this rank was doing. */
+int hpi_group_find_failed(const hp_group *group);
+hp_status hpi_group_told(const hp_group *group, int rank, const char *waited);
+void hpi_group_say_destroyed(hp_group *group);
+bool hpi_group_has_destroyed(const hp_group *group, int rank);
+
+/* ---- crossed.c ---- */
+
+/* MISMATCH when the awaited rank waits for us in another call, or in a group that we are not in. */
+hp_status hpi_crossed_check(const hpi_reason *reason);
+
 /* "[0..3]", "[0..12 by 4]" or "[0,3,1,...]" behind a prefix. */
 void hpi_name_ranks(const char *prefix, const int *ranks, int n_ranks, char *out_name, size_t size);
 

@@ -3,7 +3,8 @@
  * line.c - signal lines: one member writes, the others read, the value only rises.
  *
  * A line's value is the group's base plus a sequence number, so that a group can use lines that an
- * earlier one has left at any value up to the base; number 0 is reached by definition. Post is a
+ * earlier one has left at any value up to the base; number 0 is reached by definition. Values are
+ * compared by their difference, so that nothing happens where they wrap. Post is a
  * sequentially consistent store (the release that reached and wait acquire), then a look for
  * sleepers.
  */
@@ -23,16 +24,17 @@ void hpi_line_post(hp_group *group, int channel, uint64_t seq) {
 
 bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq) {
     const hpi_line *line = hpi_group_line(group, rank, channel);
-    return !seq || atomic_load_explicit(&line->value, memory_order_acquire) >= group->base + seq;
+    return !seq || hpi_compare(atomic_load_explicit(&line->value, memory_order_acquire),
+                               (hp_compare)HPI_REACHED, group->base + seq);
 }
 
 hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
                         const char *operation) {
-    const hpi_reason reason = {operation, group, rank, seq, 0};
+    const hpi_reason reason = {operation, group, rank, seq, 0, 1 + channel};
     if (!seq)
         return HP_OK;
-    return hpi_world_wait(group->world, &hpi_group_line(group, rank, channel)->value, HP_GE,
-                          group->base + seq, &reason);
+    return hpi_world_wait(group->world, &hpi_group_line(group, rank, channel)->value,
+                          (hp_compare)HPI_REACHED, group->base + seq, &reason);
 }
 
 static hp_status wait_all(hp_group *group, uint64_t seq, const char *operation) {
@@ -80,7 +82,7 @@ static hp_status exchange(hp_group *group, const char *operation, const uint64_t
     hpi_line_post(group, HPI_LINE_SETUP, seq + 1);
     HP_TRY(wait_all(group, seq + 1, operation));
     const hp_status status = check_names(group, operation);
-    for (int i = 0; i < group->size && !status; i++) {
+    for (int i = 0; out_words && i < group->size && !status; i++) {
         const hpi_line *line = hpi_group_line(group, i, HPI_LINE_SETUP);
         for (int k = 0; k < n_words; k++)
             out_words[i * n_words + k] =
@@ -94,8 +96,8 @@ hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint6
                              int n_words, uint64_t *out_words) {
     HP_TRY(hpi_group_check(group));
     const hp_status status = exchange(group, operation, words, n_words, out_words);
-    if (status <
-        0) /* the ranks are at different places now: nothing that follows could be trusted */
+    /* the ranks are at different places now: nothing that follows could be trusted */
+    if (status < 0)
         hpi_group_fail(group);
     return status;
 }

@@ -43,11 +43,20 @@ hpi_note *hpi_note_take(hpi_control *control) {
     return NULL;
 }
 
+/* 1 + the slot of the group whose line is waited for. */
+static uint64_t line_slot(const hpi_reason *reason) {
+    return reason->line ? 1 + (uint64_t)reason->group->slot : 0;
+}
+
 void hpi_note_write(hpi_note *note, const hpi_reason *reason, int world_rank, uint64_t since_ns) {
     atomic_store_explicit(&note->since_ns, NOTE_TAKEN, memory_order_release);
     atomic_store_explicit(&note->seq, reason->seq, memory_order_release);
     atomic_store_explicit(&note->rank, reason->rank, memory_order_release);
     atomic_store_explicit(&note->world_rank, world_rank, memory_order_release);
+    atomic_store_explicit(&note->slot, line_slot(reason), memory_order_release);
+    atomic_store_explicit(&note->base, reason->group ? reason->group->base : 0,
+                          memory_order_release);
+    atomic_store_explicit(&note->channel, (uint64_t)reason->line - 1, memory_order_release);
     hpi_text_write(note->operation, HPI_NAME_WORDS, reason->operation);
     hpi_text_write(note->group, HPI_NAME_WORDS, reason->group ? hpi_group_name(reason->group) : "");
     atomic_store_explicit(&note->since_ns, since_ns, memory_order_release);
@@ -58,28 +67,37 @@ void hpi_note_free(hpi_note *note) {
         atomic_store_explicit(&note->since_ns, NOTE_FREE, memory_order_release);
 }
 
-/* Append "waiting for ..." to text; false when the note is free or changed meanwhile. */
-static bool note_describe(const hpi_note *note, char *text, size_t size) {
-    char operation[HPI_NAME_WORDS * 8], group[HPI_NAME_WORDS * 8], whom[64] = "a signal";
+bool hpi_note_read(const hpi_note *note, hpi_note_copy *out) {
     const uint64_t since_ns = atomic_load_explicit(&note->since_ns, memory_order_acquire);
     if (since_ns <= NOTE_TAKEN)
         return false;
-    const uint64_t seq = atomic_load_explicit(&note->seq, memory_order_acquire);
-    const int64_t rank = atomic_load_explicit(&note->rank, memory_order_acquire);
-    const int64_t world_rank = atomic_load_explicit(&note->world_rank, memory_order_acquire);
-    hpi_text_read(note->operation, HPI_NAME_WORDS, operation);
-    hpi_text_read(note->group, HPI_NAME_WORDS, group);
-    if (atomic_load_explicit(&note->since_ns, memory_order_relaxed) != since_ns)
+    out->since_ns = since_ns;
+    out->seq = atomic_load_explicit(&note->seq, memory_order_acquire);
+    out->rank = atomic_load_explicit(&note->rank, memory_order_acquire);
+    out->world_rank = atomic_load_explicit(&note->world_rank, memory_order_acquire);
+    out->slot = atomic_load_explicit(&note->slot, memory_order_acquire);
+    out->base = atomic_load_explicit(&note->base, memory_order_acquire);
+    out->channel = atomic_load_explicit(&note->channel, memory_order_acquire);
+    hpi_text_read(note->operation, HPI_NAME_WORDS, out->operation);
+    hpi_text_read(note->group, HPI_NAME_WORDS, out->group);
+    return atomic_load_explicit(&note->since_ns, memory_order_relaxed) == since_ns;
+}
+
+/* "waiting for ..."; false when there is nothing to read. */
+static bool note_describe(const hpi_note *note, char *text, size_t size) {
+    char whom[64] = "a signal";
+    hpi_note_copy n;
+    if (!hpi_note_read(note, &n))
         return false;
-    if (rank >= 0 && rank != world_rank)
-        snprintf(whom, sizeof whom, "rank %lld (world rank %lld)", (long long)rank,
-                 (long long)world_rank);
-    else if (world_rank >= 0)
-        snprintf(whom, sizeof whom, "rank %lld", (long long)world_rank);
+    if (n.rank >= 0 && n.rank != n.world_rank)
+        snprintf(whom, sizeof whom, "rank %lld (world rank %lld)", (long long)n.rank,
+                 (long long)n.world_rank);
+    else if (n.world_rank >= 0)
+        snprintf(whom, sizeof whom, "rank %lld", (long long)n.world_rank);
     const uint64_t now_ns = hpi_now_ns();
-    snprintf(text, size, "waiting for %s in %s #%llu%s%s for %llu ms", whom, operation,
-             (unsigned long long)seq, *group ? " of " : "", group,
-             (unsigned long long)((now_ns > since_ns ? now_ns - since_ns : 0) / 1000000));
+    snprintf(text, size, "waiting for %s in %s #%llu%s%s for %llu ms", whom, n.operation,
+             (unsigned long long)n.seq, *n.group ? " of " : "", n.group,
+             (unsigned long long)((now_ns > n.since_ns ? now_ns - n.since_ns : 0) / 1000000));
     return true;
 }
 

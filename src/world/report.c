@@ -78,7 +78,8 @@ static void report_rank(hpi_launcher *l, int rank) {
         char end[128];
         how_it_ended(l, c, end, sizeof end);
         snprintf(how, sizeof how, "; it %s", end);
-    }
+    } else if (hpi_process_is_stopped((int)c->pid))
+        snprintf(how, sizeof how, "; it is stopped (SIGSTOP or a debugger)");
     say(l, "rank %d was %s%s", rank, c->doing, how);
 }
 

@@ -40,6 +40,8 @@ typedef struct wait_state {
 } wait_state;
 
 bool hpi_compare(uint64_t word, hp_compare how, uint64_t value) {
+    if ((int)how == HPI_REACHED)
+        return (int64_t)(word - value) >= 0;
     switch (how) {
     case HP_EQ:
         return word == value;
@@ -131,6 +133,17 @@ static hp_status fail_peer(const wait_state *w, int culprit, const char *how) {
                          how, waited, culprit, doing);
 }
 
+static bool is_stopped(const wait_state *w, int world_rank) {
+    const int *pidfds = w->world->pidfds;
+    return world_rank != w->world->rank &&
+           hpi_process_is_stopped(hpi_pidfd_pid(pidfds[world_rank]));
+}
+
+static bool never_came(const wait_state *w, int world_rank) {
+    const hp_group *group = w->reason->group;
+    return group && !hpi_directory_has_joined(w->world, group->slot, world_rank);
+}
+
 static hp_status fail_timeout(const wait_state *w) {
     char waited[200], doing[256];
     const int whom = awaited_world_rank(w->reason);
@@ -139,8 +152,10 @@ static hp_status fail_timeout(const wait_state *w) {
         return HPI_FAIL(HP_ERR_TIMEOUT, "%s for %llu ms, and none came", waited,
                         (unsigned long long)w->timeout_ms);
     hpi_control_describe(hpi_world_control(w->world, whom), doing, sizeof doing);
-    return HPI_FAIL_RANK(HP_ERR_TIMEOUT, whom, "%s for %llu ms; rank %d is alive, %s", waited,
-                         (unsigned long long)w->timeout_ms, whom, doing);
+    return HPI_FAIL_RANK(HP_ERR_TIMEOUT, whom, "%s for %llu ms; rank %d %s, %s%s", waited,
+                         (unsigned long long)w->timeout_ms, whom,
+                         is_stopped(w, whom) ? "is stopped (SIGSTOP or a debugger)" : "is alive",
+                         never_came(w, whom) ? "has never created this group, " : "", doing);
 }
 
 static int n_watched(const wait_state *w) {
@@ -150,10 +165,15 @@ static int watched(const wait_state *w, int i) {
     return w->reason->group ? w->reason->group->world_ranks[i] : i;
 }
 
-/* A rank whose end makes this wait hopeless; -1 when there is none. Leaving in order is fatal from
- * the awaited rank, or, when anybody could signal, from the last other rank. */
+static bool has_destroyed(const wait_state *w, int i) {
+    return w->reason->group && hpi_group_has_destroyed(w->reason->group, i);
+}
+
+/* A rank whose end makes this wait hopeless; -1 when there is none. Leaving in order, the job or
+ * the group, is fatal from the awaited rank, or, when anybody could signal, from the last other. */
 static int find_culprit(const wait_state *w, const char **out_how) {
     const int whom = awaited_world_rank(w->reason);
+    const char *left_how = NULL;
     int last_left = -1, n_others = 0, n_left = 0;
     for (int i = 0; i < n_watched(w); i++) {
         const int rank = watched(w, i);
@@ -163,24 +183,50 @@ static int find_culprit(const wait_state *w, const char **out_how) {
         if (hpi_liveness_is_dead(w->world, rank))
             return hpi_liveness_origin(w->world, rank);
         n_others++;
-        if (!hpi_liveness_has_left(w->world, rank))
+        const bool is_away = hpi_liveness_has_left(w->world, rank);
+        if (!is_away && !has_destroyed(w, i))
             continue;
         n_left++;
-        if (whom == rank || whom < 0)
+        if (whom == rank || whom < 0) {
             last_left = rank;
+            left_how = is_away ? "left the job (hp_world_destroy)"
+                               : "destroyed the group (hp_group_destroy)";
+        }
     }
-    *out_how = "left the job (hp_world_destroy)";
+    *out_how = left_how;
     return whom >= 0 || n_left == n_others ? last_left : -1;
+}
+
+/* Has the group ended for another member, or never begun? */
+static hp_status look_at_group(const wait_state *w) {
+    char waited[200];
+    hp_status refusal;
+    const hp_group *group = w->reason->group;
+    const int failed = hpi_group_find_failed(group);
+    const int refused = hpi_directory_refused(w->world, group->slot, &refusal);
+    if (failed < 0 && refused < 0)
+        return HP_OK;
+    wait_text(w, waited, sizeof waited);
+    if (failed >= 0)
+        return hpi_group_told(group, failed, waited);
+    return HPI_FAIL_RANK(refusal, refused, "rank %d could not create the group (%s): %s", refused,
+                         hp_status_text(refusal), waited);
 }
 
 /* HP_IN_PROGRESS while there is hope. */
 static hp_status look_around(wait_state *w) {
     const char *how = NULL;
     const uint64_t now_ns = hpi_now_ns();
-    if (now_ns >= w->next_look_ns) {
+    const bool is_slice = now_ns >= w->next_look_ns;
+    if (is_slice) {
         hpi_liveness_poll(w->world);
         w->next_look_ns = now_ns + SLICE_NS;
     }
+    hp_status status = w->reason->group ? look_at_group(w) : HP_OK;
+    if (status == HP_OK && is_slice)
+        status = hpi_crossed_check(w->reason);
+    if (status < 0)
+        return is_reached(w) ? HP_OK : status;
     const int culprit = find_culprit(w, &how);
     if (culprit >= 0)
         return is_reached(w) ? HP_OK : fail_peer(w, culprit, how);

@@ -32,8 +32,8 @@ void hpi_world_abandon(hp_world *world) {
 static hp_status gather(hp_world *world, unsigned state, const char *operation) {
     set_life(world, state);
     for (int i = 0; i < world->n_ranks; i++) {
-        const hpi_reason reason = {operation, NULL, i, world->generation,
-                                   world->options.start_timeout_ms};
+        const hpi_reason reason = {
+            operation, NULL, i, world->generation, world->options.start_timeout_ms, 0};
         if (i != world->rank)
             HP_TRY(hpi_world_wait(world, &hpi_world_control(world, i)->life, HP_GE,
                                   hpi_life(world->generation, state), &reason));

@@ -68,7 +68,8 @@ enum {
     HPI_LINE_CHUNK = 2, /* coll: progress inside a collective */
     HPI_LINE_SETUP = 3, /* world, symm: small exchanges of set-up calls */
     HPI_LINE_MAIL = 4,  /* coll: where this rank's outbox lies */
-    HPI_N_LINES = 5
+    HPI_LINE_STATE = 5, /* world: "this group has failed here", "I have destroyed it" */
+    HPI_N_LINES = 6
 };
 /* 128 bytes: the value, and words that are published with it. Words are relaxed atomics. */
 typedef struct hpi_line {
@@ -91,8 +92,9 @@ bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq
 hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
                         const char *operation);
 /* All ranks of the group exchange n_words (at most HPI_EXCHANGE_WORDS) words over HPI_LINE_SETUP;
- * out_words is [size][n_words]. Ranks whose `operation` differs (in its first 15 bytes) get
- * MISMATCH; a failed exchange fails the group. Collective; for set-up calls. */
+ * out_words is [size][n_words]; NULL: the words are said and nobody's are read, as a rank does that
+ * has no memory for them and says so in its own. Ranks whose `operation` differs (in its first 15
+ * bytes) get MISMATCH; a failed exchange fails the group. Collective; for set-up calls. */
 hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint64_t *words,
                              int n_words, uint64_t *out_words);
 /* Is `rank` of the group still there? For who works on without waiting for it. A system call.
@@ -106,7 +108,8 @@ void hpi_group_set_name(hp_group *group, const char *name);
 /* One thread at a time: BUSY for a second one. */
 hp_status hpi_group_enter(hp_group *group, const char *call);
 void hpi_group_leave(hp_group *group);
-/* A failed group stays failed: every later call gets the same record back. */
+/* A failed group stays failed: every later call gets the same record back. The other members are
+ * told: their waits in it end with the same status (PEER for FAILED), naming whose fault it was. */
 void hpi_group_fail(hp_group *group);
 
 /* ---- waiting for any word ---------------------------------------------------------------- */
@@ -117,12 +120,15 @@ typedef struct hpi_reason {
     int rank;              /* in the group, who is waited for; -1: unknown */
     uint64_t seq;
     uint64_t timeout_ms; /* 0: SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS */
+    int line;            /* 1 + the channel of that rank's line; 0: another word */
 } hpi_reason;
 
 /* Wait until `*word how value` (acquire). The word may lie in any memory that the writer can reach;
  * the writer calls hpi_world_wake afterwards. */
 hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compare how,
                          uint64_t value, const hpi_reason *reason);
+/* Beyond hp_compare: the word has come to `value` or past it, counting on through 2^64. */
+enum { HPI_REACHED = 6 };
 bool hpi_compare(uint64_t word, hp_compare how, uint64_t value);
 /* After a sequentially consistent store that `world_rank` may be waiting for. */
 void hpi_world_wake(hp_world *world, int world_rank);

@@ -262,7 +262,7 @@ static void test_plan_of_a_job(void **state) {
 
     m.file_bytes = GIB / 2;
     assert_int_equal(hp_machine_plan(&m, 2, &job), HP_OK);
-    assert_int_equal(job.heap_bytes, GIB / 2 - (4 << 20));
+    assert_int_equal(job.heap_bytes, GIB / 2 - (8 << 20));
     assert_string_equal(job.limited_by, "RLIMIT_FSIZE");
 }
 

@@ -525,7 +525,7 @@ static void test_heap_size(void **state) {
 }
 
 static int file_limit_body(int rank, void *argument) {
-    const uint64_t limit = UINT64_C(6) << 20;
+    const uint64_t limit = HPI_HEAP_OFFSET + (UINT64_C(2) << 20);
     hp_hub *hub;
     (void)argument;
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit, limit});
@@ -684,7 +684,7 @@ static void test_no_memory_among_processes(void **state) {
 
 static int forked_main(hp_world *world) {
     hp_group *group;
-    const hpi_reason reason = {"test", NULL, -1, 0, 1000};
+    const hpi_reason reason = {"test", NULL, -1, 0, 1000, 0};
     static _Atomic uint64_t never;
     if (hpi_world_usable(world) != HP_ERR_FORKED || hp_world_check(world) != HP_ERR_FORKED)
         return complain(0, "usable");

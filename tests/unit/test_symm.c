@@ -477,7 +477,7 @@ static void crossed_body(hp_world *world, void *argument) {
         if (status == HP_OK)
             status = hp_symm_alloc(world, NULL, 64, 0, &memory);
     }
-    RANK_CHECK(status == HP_OK || status == HP_ERR_TIMEOUT || status == HP_ERR_PEER);
+    RANK_CHECK(status == HP_ERR_MISMATCH);
 }
 
 /* ---- threads of one rank ---- */

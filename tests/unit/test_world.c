@@ -429,7 +429,7 @@ typedef struct waiter {
 
 static void *pair_main(void *argument) {
     waiter *p = argument;
-    const hpi_reason reason = {"ping", hp_world_group(p->world), 1 - p->side, 0, 0};
+    const hpi_reason reason = {"ping", hp_world_group(p->world), 1 - p->side, 0, 0, 0};
     hpi_thread_never_spins();
     for (uint64_t i = 1; i <= N_ROUNDS && !p->status; i++) {
         if (p->side == 0) {
@@ -475,8 +475,8 @@ static void timeout_body(hp_world *world, void *argument) {
     hp_error error;
     (void)argument;
     if (hp_world_rank(world) == 0) {
-        const hpi_reason for_rank = {"all_gather", group, 1, 17, 80};
-        const hpi_reason for_anybody = {"symm_wait", group, -1, 3, 80};
+        const hpi_reason for_rank = {"all_gather", group, 1, 17, 80, 0};
+        const hpi_reason for_anybody = {"symm_wait", group, -1, 3, 80, 0};
         RANK_FAILS(hpi_world_wait(world, &word, HP_NE, 0, &for_rank), HP_ERR_TIMEOUT);
         hp_last_error_get(&error);
         RANK_CHECK(error.world_rank == 1);

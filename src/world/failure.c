@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * failure.c - a group that has ended for one member ends for all.
+ *
+ * A failed group stays failed. The member that fails it says so on its STATE line, with the status,
+ * whose fault it was and a sentence; whoever waits in the group looks at these lines whenever it
+ * wakes and once a slice, gives the same status, and so fails the group in its turn. A member that
+ * passes on what it was told marks that, and readers look for the first cause behind it. Leaving
+ * the group (hp_group_destroy) is said on the same line. Values: base + 1 failed, base + 2
+ * destroyed; so the line only rises and the slot's next group counts on from there.
+ */
+#include "inside.h"
+
+#include <stdio.h>
+
+enum { FAILED_NO = 0, FAILED_WRITING = 1, FAILED_YES = 2 };
+enum { STATE_FAILED = 1, STATE_DESTROYED = 2 };
+enum { WORD_STATUS, WORD_CULPRIT, WORD_IS_TOLD, N_WORDS };
+
+/* Its words are behind the lines of the slot. */
+static _Atomic uint64_t *sentence_of(const hp_group *group, int rank) {
+    return (_Atomic uint64_t *)(void *)(group->lines[rank] + HPI_N_LINES);
+}
+
+/* How far the member has come: 0 is in the group, or has yet to come. */
+static int64_t state_of(const hp_group *group, int rank) {
+    const hpi_line *line = hpi_group_line(group, rank, HPI_LINE_STATE);
+    return (int64_t)(atomic_load_explicit(&line->value, memory_order_acquire) - group->base);
+}
+
+static uint64_t state_word(const hp_group *group, int rank, int word) {
+    return atomic_load_explicit(&hpi_group_line(group, rank, HPI_LINE_STATE)->words[word],
+                                memory_order_relaxed);
+}
+
+static void set_state_word(hp_group *group, int word, uint64_t value) {
+    atomic_store_explicit(&hpi_group_line(group, group->rank, HPI_LINE_STATE)->words[word], value,
+                          memory_order_relaxed);
+}
+
+static bool member_failed(const hp_group *group, int rank) {
+    return state_of(group, rank) >= STATE_FAILED && state_word(group, rank, WORD_STATUS);
+}
+
+int hpi_group_find_failed(const hp_group *group) {
+    int told = -1;
+    for (int i = 0; i < group->size; i++) {
+        if (i == group->rank || !member_failed(group, i))
+            continue;
+        if (!state_word(group, i, WORD_IS_TOLD))
+            return i;
+        told = i;
+    }
+    return told;
+}
+
+/* ---- the own failure ------------------------------------------------------------------------ */
+
+static void publish(hp_group *group) {
+    const hp_error *error = &group->error;
+    const char *call = atomic_load_explicit(&group->call, memory_order_relaxed);
+    char sentence[HPI_FAILURE_WORDS * 8];
+    snprintf(sentence, sizeof sentence, "%s%s%s", call ? call : "", call ? ": " : "",
+             error->message);
+    hpi_text_write(sentence_of(group, group->rank), HPI_FAILURE_WORDS, sentence);
+    set_state_word(group, WORD_STATUS, (uint64_t)(int64_t)error->status);
+    set_state_word(group, WORD_CULPRIT,
+                   (uint64_t)(error->world_rank >= 0 ? error->world_rank : group->world->rank));
+    set_state_word(group, WORD_IS_TOLD, hpi_group_find_failed(group) >= 0);
+    hpi_line_post(group, HPI_LINE_STATE, STATE_FAILED);
+}
+
+hp_status hpi_group_check(const hp_group *group) {
+    if (atomic_load_explicit(&group->failed, memory_order_acquire) == FAILED_YES)
+        return hpi_error_set(&group->error);
+    return HP_OK;
+}
+
+void hpi_group_fail(hp_group *group) {
+    int expected = FAILED_NO;
+    if (!atomic_compare_exchange_strong_explicit(&group->failed, &expected, FAILED_WRITING,
+                                                 memory_order_relaxed, memory_order_relaxed))
+        return;
+    hp_last_error_get(&group->error);
+    if (!hpi_world_is_forked(group->world)) /* else the lines are the parent's */
+        publish(group);
+    atomic_store_explicit(&group->failed, FAILED_YES, memory_order_release);
+}
+
+void hpi_group_say_destroyed(hp_group *group) {
+    if (state_of(group, group->rank) < STATE_FAILED) /* words of an earlier group of this slot */
+        set_state_word(group, WORD_STATUS, 0);
+    hpi_line_post(group, HPI_LINE_STATE, STATE_DESTROYED);
+}
+
+/* ---- the others' ---------------------------------------------------------------------------- */
+
+bool hpi_group_has_destroyed(const hp_group *group, int rank) {
+    return state_of(group, rank) == STATE_DESTROYED;
+}
+
+/* A rank that was given up has FAILED; for the others that is the end of a peer. */
+static hp_status status_for_others(hp_status status) {
+    return status == HP_ERR_FAILED ? HP_ERR_PEER : status;
+}
+
+hp_status hpi_group_told(const hp_group *group, int rank, const char *waited) {
+    char sentence[HPI_FAILURE_WORDS * 8];
+    const hp_status status =
+        status_for_others((hp_status)(int64_t)state_word(group, rank, WORD_STATUS));
+    const int culprit = (int)state_word(group, rank, WORD_CULPRIT);
+    hpi_text_read(sentence_of(group, rank), HPI_FAILURE_WORDS, sentence);
+    if (status == HP_ERR_PEER)
+        hpi_liveness_blame(group->world, culprit);
+    return HPI_FAIL_RANK(status, culprit, "rank %d failed in %s; %s meanwhile",
+                         group->world_ranks[rank], sentence, waited);
+}
