@@ -399,7 +399,7 @@ hp_status hpi_coll_enter(hpi_run *run) {
     if (run->what == HP_ALL_TO_ALL_V)
         HP_TRY(survey_exchange(run));
     HP_TRY(choose(run));
-    if (run->algorithm->needs == HPI_NEEDS_INPUTS || run->algorithm->needs == HPI_NEEDS_OUTPUTS)
+    if (run->algorithm->needs != HPI_NEEDS_WORDS && run->algorithm->needs != HPI_NEEDS_NOTHING)
         HP_TRY(find_places(run));
     s->in[run->rank] = run->c.in;
     s->out[run->rank] = run->c.out;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * oracle.c - the serial reference of every reduction.
+ * oracle.c - the serial reference of every reduction, and of what low precision does to its terms.
  */
 #include "support/oracle.h"
 
@@ -176,6 +176,46 @@ void oracle_reduce(hp_dtype dtype, hp_dtype out_dtype, hp_reduce op, const void 
         }
         store(out_dtype, out, k, v);
     }
+}
+
+/* ---- low precision on the wire ---- */
+
+typedef struct fp8 {
+    int n_bits, bias;
+    double largest;
+    bool has_infinity;
+} fp8;
+
+static float fp8_value(const fp8 *format, double scale, float x) {
+    if (isinf(x) && !format->has_infinity)
+        return NAN;
+    return (float)(oracle_round((double)x / scale, format->n_bits, format->bias) * scale);
+}
+
+static void fp8_block(const fp8 *format, const float *in, float *out, uint64_t count) {
+    /* The least step of a format, times its scale, need not be below 2^-149. */
+    double scale = ldexp(1, -149 - (1 - format->bias - format->n_bits)), largest = 0;
+    for (uint64_t k = 0; k < count; k++)
+        if (isfinite(in[k]))
+            largest = fmax(largest, fabs((double)in[k]));
+    while (largest > format->largest * scale)
+        scale *= 2;
+    for (uint64_t k = 0; k < count; k++)
+        out[k] = fp8_value(format, scale, in[k]);
+}
+
+void oracle_wire(hp_wire wire, hp_dtype dtype, const void *in, float *out, uint64_t count) {
+    static const fp8 e4m3 = {3, 7, 448, false}, e5m2 = {2, 15, 57344, true};
+    for (uint64_t k = 0; k < count; k++) {
+        out[k] = load(dtype, in, k).f;
+        if (wire == HP_WIRE_FP16)
+            out[k] = oracle_from_fp16(oracle_to_fp16(out[k]));
+        if (wire == HP_WIRE_BF16)
+            out[k] = oracle_from_bf16(oracle_to_bf16(out[k]));
+    }
+    for (uint64_t k = 0; k < count && wire >= HP_WIRE_FP8_E4M3; k += 128)
+        fp8_block(wire == HP_WIRE_FP8_E4M3 ? &e4m3 : &e5m2, out + k, out + k,
+                  count - k < 128 ? count - k : 128);
 }
 
 /* ---- comparing ---- */

@@ -8,7 +8,7 @@
 #ifndef ORACLE_H
 #define ORACLE_H
 
-#include <hyperparallel/base.h>
+#include <hyperparallel/coll.h>
 #include <stdbool.h>
 
 /* out[k] = op over in[0..n)[k], k in [0, count): the tree, in the sum type of dtype, divided by n
@@ -34,5 +34,9 @@ double oracle_round(double x, int n_bits, int bias);
 /* fp16 to fp32 and back, by ldexp and oracle_round. */
 float oracle_from_fp16(uint16_t h);
 uint16_t oracle_to_fp16(float f);
+
+/* out[k] = in[k] as it arrives over a wire (not DEFAULT): rounded once; fp8 by blocks of 128 from
+ * in[0] on, each with the least power of two that lets its largest finite number fit. */
+void oracle_wire(hp_wire wire, hp_dtype dtype, const void *in, float *out, uint64_t count);
 
 #endif

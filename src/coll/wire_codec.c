@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wire_codec.c - to the wire, and kernels that sum what lies on it.
+ *
+ * fp16 and bf16 are dtypes, so their kernels are there already. A block of fp8 is divided by the
+ * least power of two that brings its largest finite magnitude to the format's largest number or
+ * below: 448 = 1.75 x 2^8 for e4m3, 57344 = 1.75 x 2^15 for e5m2. So no finite value overflows, and
+ * a block whose values some power of two takes into the format stays exact. Both directions of the
+ * scaling are exact but where the result is far below the format's least step. Source: OCP 8-bit
+ * Floating Point Specification (OFP8) 1.0, 2023.
+ */
+#include "wire.h"
+
+enum { BLOCK = HPI_WIRE_BLOCK, SCALE_BYTES = sizeof(float), FP8_BLOCK = SCALE_BYTES + BLOCK };
+
+uint64_t hpi_wire_bytes(hp_wire wire, uint64_t count) {
+    if (wire == HP_WIRE_FP16 || wire == HP_WIRE_BF16)
+        return 2 * count;
+    return count + hpi_ceil_div(count, BLOCK) * SCALE_BYTES;
+}
+
+/* ---- fp8, a block at a time ---- */
+
+/* 2^exponent, a number of fp32. */
+static float power_of_two(int exponent) {
+    const uint32_t normal = (uint32_t)(exponent + 127) << 23;
+    return hpi_fp32_of_bits(exponent < -126 ? 1U << (exponent + 149) : normal);
+}
+
+/* Bits of the largest finite magnitude; 0 when there is none. */
+HPI_KERNEL static uint32_t largest_finite(const float *in, uint64_t count) {
+    int32_t largest = 0;
+    for (uint64_t k = 0; k < count; k++) {
+        const uint32_t magnitude = hpi_bits_of_fp32(in[k]) & 0x7fffffffU;
+        const int32_t finite = (int32_t)hpi_select(magnitude < HPI_FP32_INFINITY, magnitude, 0);
+        largest = finite > largest ? finite : largest;
+    }
+    return (uint32_t)largest;
+}
+
+/* The exponent of a block's scale, when 1.75 x 2^top is the format's largest number and 2^least its
+ * least step. It needs not be so small that this step falls below the least step of fp32. */
+static int scale_of(uint32_t largest, int top, int least) {
+    const bool is_subnormal = largest < 1U << 23; /* a multiple of 2^-149 */
+    const uint32_t bits = is_subnormal ? hpi_bits_of_fp32((float)largest) : largest;
+    const bool is_above = (bits & 0x7fffffU) > 0x600000U; /* 1.75 */
+    const int exponent = (int)(bits >> 23) - 127 - (is_subnormal ? 149 : 0) - top + is_above;
+    return exponent < -149 - least ? -149 - least : exponent;
+}
+
+#define ENCODE(name, code)                                                                         \
+    HPI_KERNEL static void encode_##name(const float *restrict in, float first, float second,      \
+                                         uint8_t *restrict out, uint64_t count) {                  \
+        for (uint64_t k = 0; k < count; k++)                                                       \
+            out[k] = code(in[k] * first * second);                                                 \
+    }
+ENCODE(e4m3, hpi_fp32_to_e4m3)
+ENCODE(e5m2, hpi_fp32_to_e5m2)
+
+#define DECODE(name, number)                                                                       \
+    HPI_KERNEL static void decode_##name(const uint8_t *restrict in, float scale,                  \
+                                         float *restrict out, uint64_t count) {                    \
+        for (uint64_t k = 0; k < count; k++)                                                       \
+            out[k] = number(in[k]) * scale;                                                        \
+    }
+DECODE(e4m3, hpi_e4m3_to_fp32)
+DECODE(e5m2, hpi_e5m2_to_fp32)
+
+static void encode_block(hp_wire wire, const float *in, uint64_t count, uint8_t *out) {
+    const bool is_e4m3 = wire == HP_WIRE_FP8_E4M3;
+    const int exponent = scale_of(largest_finite(in, count), is_e4m3 ? 8 : 15, is_e4m3 ? -9 : -16);
+    const float scale = power_of_two(exponent);
+    /* 1 / scale may be beyond fp32: two factors. */
+    const float first = power_of_two(-exponent / 2),
+                second = power_of_two(-exponent + exponent / 2);
+    memcpy(out, &scale, SCALE_BYTES);
+    if (is_e4m3)
+        encode_e4m3(in, first, second, out + SCALE_BYTES, count);
+    else
+        encode_e5m2(in, first, second, out + SCALE_BYTES, count);
+}
+
+static void decode_block(hp_wire wire, const uint8_t *in, uint64_t count, float *out) {
+    float scale;
+    memcpy(&scale, in, SCALE_BYTES);
+    if (wire == HP_WIRE_FP8_E4M3)
+        decode_e4m3(in + SCALE_BYTES, scale, out, count);
+    else
+        decode_e5m2(in + SCALE_BYTES, scale, out, count);
+}
+
+/* ---- encoding ---- */
+
+static void convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype,
+                    uint64_t count) {
+    const hp_status status = hpi_convert(in, in_dtype, out, out_dtype, count);
+    (void)status; /* between floats it cannot fail */
+}
+
+void hpi_wire_encode(hp_wire wire, hp_dtype dtype, const void *in, uint64_t count, void *out) {
+    if (wire == HP_WIRE_FP16 || wire == HP_WIRE_BF16) {
+        convert(in, dtype, out, wire == HP_WIRE_FP16 ? HP_FP16 : HP_BF16, count);
+        return;
+    }
+    const unsigned char *from = in;
+    uint8_t *to = out;
+    for (uint64_t at = 0; at < count; at += BLOCK, to += FP8_BLOCK) {
+        const uint64_t n = hpi_min(BLOCK, count - at);
+        float wide[BLOCK];
+        convert(from + at * hp_dtype_size(dtype), dtype, wide, HP_FP32, n);
+        encode_block(wire, wide, n, to);
+    }
+}
+
+/* ---- summing ---- */
+
+/* The leaves of fp32 over `n` inputs, widened a block at a time. */
+static void leaves(hp_wire wire, int combine, const void *const *in, int n, void *acc,
+                   uint64_t count) {
+    const hpi_kernel *fp32 = hpi_kernel_of(HP_FP32);
+    float wide[8][BLOCK];
+    const void *rows[8];
+    for (uint64_t at = 0; at < count; at += BLOCK) {
+        const uint64_t length = hpi_min(BLOCK, count - at);
+        for (int i = 0; i < n; i++) {
+            decode_block(wire, (const uint8_t *)in[i] + at / BLOCK * FP8_BLOCK, length, wide[i]);
+            rows[i] = wide[i];
+        }
+        fp32->leaves[combine](rows, n, (float *)acc + at, length);
+    }
+}
+
+#define LEAVES(name, wire, combine)                                                                \
+    static void name(const void *const *in, int n, void *acc, uint64_t count) {                    \
+        leaves(wire, combine, in, n, acc, count);                                                  \
+    }
+LEAVES(sum_e4m3, HP_WIRE_FP8_E4M3, 0)
+LEAVES(max_e4m3, HP_WIRE_FP8_E4M3, 1)
+LEAVES(min_e4m3, HP_WIRE_FP8_E4M3, 2)
+LEAVES(sum_e5m2, HP_WIRE_FP8_E5M2, 0)
+LEAVES(max_e5m2, HP_WIRE_FP8_E5M2, 1)
+LEAVES(min_e5m2, HP_WIRE_FP8_E5M2, 2)
+
+hpi_kernel hpi_wire_kernel(hp_wire wire) {
+    if (wire == HP_WIRE_FP16 || wire == HP_WIRE_BF16)
+        return *hpi_kernel_of(wire == HP_WIRE_FP16 ? HP_FP16 : HP_BF16);
+    const bool is_e4m3 = wire == HP_WIRE_FP8_E4M3;
+    hpi_kernel kernel = *hpi_kernel_of(HP_FP32);
+    kernel.leaves[0] = is_e4m3 ? sum_e4m3 : sum_e5m2;
+    kernel.leaves[1] = is_e4m3 ? max_e4m3 : max_e5m2;
+    kernel.leaves[2] = is_e4m3 ? min_e4m3 : min_e5m2;
+    return kernel;
+}
