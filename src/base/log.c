@@ -108,6 +108,10 @@ void hpi_log_close(hpi_log *log) {
     *log = (hpi_log){0};
 }
 
+void hpi_log_mute(hpi_log *log) {
+    atomic_store_explicit(&log->loudness, 0, memory_order_relaxed);
+}
+
 void hpi_log_write(hpi_log *log, hpi_log_level level, const char *room, const char *format, ...) {
     char line[LINE_BYTES];
     va_list arguments;

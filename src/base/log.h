@@ -40,20 +40,17 @@ typedef struct hpi_log {
 
 void hpi_log_open(hpi_log *log, const hpi_options *options, int rank);
 void hpi_log_close(hpi_log *log);
+/* No more lines: in a forked child, which shares the file with its parent. */
+void hpi_log_mute(hpi_log *log);
 
-/* The one branch that a call pays when the log is off. NULL: no log. */
+/* The one branch that a call pays when the log is off. */
 static inline bool hpi_log_has(const hpi_log *log, hpi_log_level level) {
-    return log && __builtin_expect(atomic_load_explicit(&log->loudness, memory_order_relaxed) >=
-                                       HPI_LOG_OFF - (int)level,
-                                   0);
+    return __builtin_expect(
+        atomic_load_explicit(&log->loudness, memory_order_relaxed) >= HPI_LOG_OFF - (int)level, 0);
 }
 
-/* A line, when the level is written. `room` is a literal: "world". Threads: any. */
-#define HPI_LOG(log, level, room, ...)                                                             \
-    do {                                                                                           \
-        if (hpi_log_has((log), (level)))                                                           \
-            hpi_log_write((log), (level), (room), __VA_ARGS__);                                    \
-    } while (0)
+/* A line; who calls has asked whether the level is written. `room` is a literal: "world". Threads:
+ * any. */
 void hpi_log_write(hpi_log *log, hpi_log_level level, const char *room, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -60,9 +60,13 @@ static void put_span(const hpi_probe *p, uint64_t end_ns) {
 
 /* ---- the journal ----------------------------------------------------------------------------- */
 
-void hpi_journal_open(hpi_journal *journal, const hpi_options *options, int rank) {
-    *journal = (hpi_journal){0};
+hp_status hpi_journal_create(const hpi_options *options, int rank, hpi_journal **out_journal) {
+    hpi_journal *journal = hpi_alloc(1, sizeof *journal);
+    if (!journal)
+        return HP_ERR_MEMORY;
     hpi_log_open(&journal->log, options, rank);
+    *out_journal = journal;
+    return HP_OK;
 }
 
 static void count_call(hpi_journal *journal, const hpi_probe *p, uint64_t ns) {
@@ -71,17 +75,24 @@ static void count_call(hpi_journal *journal, const hpi_probe *p, uint64_t ns) {
     atomic_fetch_add_explicit(&journal->calls[p->event].ns, ns, memory_order_relaxed);
 }
 
-void hpi_journal_close(hpi_journal *journal) {
+static void tell_counts(hpi_journal *journal) {
     for (int i = 0; i < HPI_N_EVENTS; i++) {
         const uint64_t n = atomic_load_explicit(&journal->calls[i].n, memory_order_relaxed);
         const uint64_t ns = atomic_load_explicit(&journal->calls[i].ns, memory_order_relaxed);
         const uint64_t bytes = atomic_load_explicit(&journal->calls[i].bytes, memory_order_relaxed);
         if (n)
-            HPI_LOG(&journal->log, HPI_LOG_INFO, event_rows[i].room,
+            HPI_SAY(journal, HPI_LOG_INFO, event_rows[i].room,
                     "in all %llu %s, %llu bytes, %.3f ms", (unsigned long long)n,
                     event_rows[i].name, (unsigned long long)bytes, (double)ns / 1e6);
     }
+}
+
+void hpi_journal_destroy(hpi_journal *journal) {
+    if (!journal)
+        return;
+    tell_counts(journal);
     hpi_log_close(&journal->log);
+    hpi_free(journal);
 }
 
 /* "all_reduce #17 of world, 4096 bytes by push, 23.4 us" */
@@ -90,7 +101,7 @@ static void put_line(const hpi_probe *p, uint64_t ns) {
     char number[32] = "";
     if (p->seq)
         snprintf(number, sizeof number, " #%llu", (unsigned long long)p->seq);
-    HPI_LOG(&p->journal->log, row->level, row->room, "%s%s%s%s, %llu bytes%s%s, %.1f us", row->name,
+    HPI_SAY(p->journal, row->level, row->room, "%s%s%s%s, %llu bytes%s%s, %.1f us", row->name,
             number, p->group ? " of " : "", p->group ? p->group : "", (unsigned long long)p->bytes,
             p->note ? " by " : "", p->note ? p->note : "", (double)ns / 1e3);
 }
@@ -103,7 +114,7 @@ void hpi_probe_tell(const hpi_probe *p, hp_status status) {
         return;
     if (status < 0) {
         hpi_log_failure(&p->journal->log, event_rows[p->event].room);
-    } else if (hpi_log_has(&p->journal->log, HPI_LOG_INFO)) {
+    } else if (hpi_journal_has(p->journal, HPI_LOG_INFO)) {
         count_call(p->journal, p, now_ns - p->begin_ns);
         if (event_rows[p->event].level != HPI_LOG_OFF)
             put_line(p, now_ns - p->begin_ns);

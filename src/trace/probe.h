@@ -36,16 +36,26 @@ typedef enum hpi_event {
     HPI_N_EVENTS
 } hpi_event;
 
-/* What a rank writes of its calls; hangs from its world. All zero: nothing is. */
+/* What a rank writes of its calls; hangs from its world. */
 typedef struct hpi_journal {
     hpi_log log;
     struct {
         _Atomic uint64_t n, bytes, ns;
     } calls[HPI_N_EVENTS]; /* counted while the log has INFO, and told when the world ends */
 } hpi_journal;
-void hpi_journal_open(hpi_journal *journal, const hpi_options *options, int rank);
-/* Tells the counts, then closes the log. */
-void hpi_journal_close(hpi_journal *journal);
+hp_status hpi_journal_create(const hpi_options *options, int rank, hpi_journal **out_journal);
+/* Tells the counts, then closes the log. Takes NULL. */
+void hpi_journal_destroy(hpi_journal *journal);
+
+/* A line of a rank's log; journal NULL: none. */
+static inline bool hpi_journal_has(const hpi_journal *journal, hpi_log_level level) {
+    return journal && hpi_log_has(&journal->log, level);
+}
+#define HPI_SAY(journal, level, room, ...)                                                         \
+    do {                                                                                           \
+        if (hpi_journal_has((journal), (level)))                                                   \
+            hpi_log_write(&(journal)->log, (level), (room), __VA_ARGS__);                          \
+    } while (0)
 
 typedef struct hpi_probe {
     hpi_event event;
@@ -112,7 +122,7 @@ hpi_probe_begin(hpi_event event, hpi_journal *journal, const char *group, uint64
                    .bytes = bytes};
     hpi_usdt_begin(&p);
     if (__builtin_expect(hpi_this_thread.trace != NULL, 0) ||
-        (journal && hpi_log_has(&journal->log, HPI_LOG_INFO)))
+        hpi_journal_has(journal, HPI_LOG_INFO))
         p.begin_ns = hpi_now_ns();
     return p;
 }

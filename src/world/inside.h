@@ -77,6 +77,7 @@ typedef struct hpi_share hpi_share; /* share.c: passing descriptors between proc
 struct hp_world {
     int rank, n_ranks;
     hpi_options options;
+    hpi_journal *journal; /* NULL until the rank is known */
     hp_hub *hub;   /* of thread ranks; NULL for processes */
     bool owns_hub; /* a world of one has a hub for itself */
     bool can_spin; /* no more local ranks than cores */

@@ -37,6 +37,7 @@ typedef struct wait_state {
     uint64_t value;
     const hpi_reason *reason;
     uint64_t begin_ns, deadline_ns, next_look_ns, timeout_ms;
+    uint64_t slow_ns; /* when it is time to warn */
 } wait_state;
 
 bool hpi_compare(uint64_t word, hp_compare how, uint64_t value) {
@@ -158,6 +159,21 @@ static hp_status fail_timeout(const wait_state *w) {
                          never_came(w, whom) ? "has never created this group, " : "", doing);
 }
 
+/* Once, and only when the log wants it. */
+static void warn_slow(wait_state *w) {
+    char waited[200], doing[256] = "";
+    const int whom = awaited_world_rank(w->reason);
+    w->slow_ns = UINT64_MAX;
+    if (!hpi_journal_has(w->world->journal, HPI_LOG_WARNING))
+        return;
+    wait_text(w, waited, sizeof waited);
+    if (whom >= 0)
+        hpi_control_describe(hpi_world_control(w->world, whom), doing, sizeof doing);
+    HPI_SAY(w->world->journal, HPI_LOG_WARNING, "world", "%s for %llu ms and waits on%s%s", waited,
+            (unsigned long long)w->world->options.slow_wait_ms, *doing ? "; that rank is " : "",
+            doing);
+}
+
 static int n_watched(const wait_state *w) {
     return w->reason->group ? w->reason->group->size : w->world->n_ranks;
 }
@@ -238,6 +254,8 @@ static hp_status look_around(wait_state *w) {
                         w->world->rank, w->reason->operation);
     if (now_ns >= w->deadline_ns)
         return fail_timeout(w);
+    if (now_ns >= w->slow_ns)
+        warn_slow(w);
     return HP_IN_PROGRESS;
 }
 
@@ -267,11 +285,12 @@ hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compa
     if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value))
         return HP_OK;
     HP_TRY(hpi_world_usable(world));
-    wait_state w = {world, word, how, value, reason, hpi_now_ns(), 0, 0, reason->timeout_ms};
+    wait_state w = {world, word, how, value, reason, hpi_now_ns(), 0, 0, reason->timeout_ms, 0};
     if (!w.timeout_ms)
         w.timeout_ms = world->options.signal_timeout_ms;
     w.deadline_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(w.timeout_ms));
     w.next_look_ns = w.begin_ns + SLICE_NS;
+    w.slow_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(world->options.slow_wait_ms));
     if ((world->can_spin && !never_spins && spin(&w)) || yield_some(&w))
         return HP_OK;
     return sleep_until(&w);

@@ -11,6 +11,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <unistd.h>
 
 void hpi_world_doing(hp_world *world, const char *text) {
     hpi_text_write(hpi_world_control(world, world->rank)->doing, HPI_DOING_WORDS, text);
@@ -98,6 +99,7 @@ static void world_free(hp_world *world) {
         hpi_bootstrap_close(world);
     if (world->owns_hub)
         hp_hub_destroy(world->hub);
+    hpi_journal_destroy(world->journal);
     hpi_free(world);
 }
 
@@ -115,12 +117,28 @@ static hp_status map_ranks(hp_world *world, const hp_world_config *config,
     return hpi_hub_join(world, hub);
 }
 
+static void say_started(const hp_world *world) {
+    uint64_t bytes = 0;
+    cpu_set_t allowed;
+    (void)hpi_world_segment(world, world->rank, &bytes);
+    HPI_SAY(
+        world->journal, HPI_LOG_INFO, "world",
+        "start: %d rank%s on this node, %s; %d cores allowed, waits %s; %llu bytes of symmetric "
+        "memory reserved; library %s (%s), pid %d",
+        world->n_ranks, world->n_ranks == 1 ? "" : "s",
+        hpi_world_is_threads(world) ? "threads" : "processes",
+        sched_getaffinity(0, sizeof allowed, &allowed) ? 0 : CPU_COUNT(&allowed),
+        world->can_spin ? "spin" : "sleep", (unsigned long long)bytes, hp_version(),
+        hp_version_build(), (int)getpid());
+}
+
 static hp_status join(hp_world *world, const hp_world_config *config) {
     hpi_identity identity;
     HP_TRY(hpi_options_load(&world->options));
     HP_TRY(hpi_who_are_we(config, &identity));
     world->rank = identity.rank;
     world->n_ranks = identity.n_ranks;
+    HP_TRY(hpi_journal_create(&world->options, world->rank, &world->journal));
     world->can_spin = has_a_core_each(world->n_ranks);
     if (config->store)
         world->store = *config->store;
@@ -134,6 +152,8 @@ static hp_status join(hp_world *world, const hp_world_config *config) {
 static void give_up(hp_world *world) {
     hp_error record;
     hp_last_error_get(&record);
+    if (world->journal)
+        hpi_log_failure(&world->journal->log, "world");
     if (record.status == HP_ERR_PEER && world->segments)
         hpi_liveness_blame(world, record.world_rank);
     hp_group_destroy(world->group);
@@ -155,18 +175,25 @@ hp_status hp_world_create(const hp_world_config *config, hp_world **out_world) {
     if (!world)
         return HP_ERR_MEMORY;
     world->epoll_fd = -1;
+    hpi_probe probe = hpi_probe_begin(HPI_EVENT_world_create, NULL, NULL, 0, 0);
     const hp_status status = join(world, &all);
-    if (status)
+    if (status) {
         give_up(world);
-    else
+    } else {
+        probe.journal = world->journal;
+        probe.rank = world->rank;
+        say_started(world);
         *out_world = world;
-    return status;
+    }
+    return hpi_probe_end(&probe, status);
 }
 
 void hp_world_destroy(hp_world *world) {
     if (!world)
         return;
     const bool is_forked = hpi_world_usable(world) == HP_ERR_FORKED;
+    if (is_forked)
+        hpi_log_mute(&world->journal->log);
     hp_group_destroy(world->group);
     /* in a forked child the shared state, and the threads of the rooms above, are the parent's */
     for (int slot = HPI_N_SLOTS - 1; slot >= 0 && !is_forked; slot--)
@@ -207,6 +234,9 @@ bool hpi_world_is_local(const hp_world *world, int world_rank) {
 }
 const hpi_options *hpi_world_options(const hp_world *world) {
     return &world->options;
+}
+hpi_journal *hpi_world_journal(const hp_world *world) {
+    return world ? world->journal : NULL;
 }
 
 void *hpi_world_segment(const hp_world *world, int world_rank, uint64_t *out_bytes) {

@@ -16,6 +16,7 @@
 #define HPI_WORLD_H
 
 #include "../base/base.h"
+#include "../trace/trace.h"
 #include <hyperparallel/world.h>
 #include <stdatomic.h>
 
@@ -38,6 +39,8 @@ void hpi_group_unmap(hp_group *group, void *memory, uint64_t bytes);
 bool hpi_world_is_threads(const hp_world *world);
 bool hpi_world_is_local(const hp_world *world, int world_rank);
 const hpi_options *hpi_world_options(const hp_world *world);
+/* Where this rank tells of its calls; NULL: of no world. */
+hpi_journal *hpi_world_journal(const hp_world *world);
 /* HP_ERR_FORKED in a child process, HP_ERR_FAILED after a fatal error, else HP_OK. */
 hp_status hpi_world_usable(const hp_world *world);
 
