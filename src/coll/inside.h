@@ -200,8 +200,8 @@ hp_status hpi_mailbox_recv(hp_group *group, const hpi_coll *c);
 
 /* ---- traffic.c: the bytes that were moved ---- */
 
-/* What `call` moves by an algorithm. false: that has no row in traffic.c. */
-bool hpi_traffic_of(const hpi_algorithm *algorithm, const hp_coll_call *call,
+/* What `call` moves by an algorithm, over `wire`. false: that has no row in traffic.c. */
+bool hpi_traffic_of(const hpi_algorithm *algorithm, const hp_coll_call *call, hp_wire wire,
                     hp_coll_traffic *out_traffic);
 
 /* ---- coll.c ---- */

@@ -7,6 +7,7 @@
  */
 #include "inside.h"
 #include "mailbox.h"
+#include "wire.h"
 
 /* What the expressions of the rows are made of; bytes, of this rank. */
 typedef struct operands {
@@ -14,7 +15,9 @@ typedef struct operands {
     uint64_t keep;  /* of the output, what is there already: in place, or the root's */
     uint64_t own;   /* of an all-to-all, the part that stays */
     uint64_t slice; /* of an all-reduce, what this rank sums */
-    uint64_t n;     /* ranks */
+    uint64_t in_coded, out_coded; /* as they travel in low precision */
+    uint64_t slice_coded;
+    uint64_t n; /* ranks */
 } operands;
 
 static uint64_t sum_of(const uint64_t *counts, int n) {
@@ -78,6 +81,17 @@ static uint64_t own_count(const hp_coll_call *c) {
     return c->what == HP_ALL_TO_ALL ? c->count : 0;
 }
 
+/* In low precision slices are whole blocks. */
+static void code(const hp_coll_call *c, hp_wire wire, uint64_t size, operands *o) {
+    const uint64_t share = hpi_align_up(hpi_ceil_div(c->count, o->n), HPI_WIRE_BLOCK);
+    const uint64_t begin = hpi_min((uint64_t)hp_group_rank(c->group) * share, c->count);
+    const uint64_t length = hpi_min(share, c->count - begin);
+    o->in_coded = hpi_wire_bytes(wire, o->in / size);
+    o->out_coded = hpi_wire_bytes(wire, o->out / size);
+    o->slice = length * size;
+    o->slice_coded = hpi_wire_bytes(wire, length);
+}
+
 static operands operands_of(const hp_coll_call *c) {
     const uint64_t size = hp_dtype_size(c->dtype);
     const int n = hp_group_size(c->group);
@@ -107,8 +121,10 @@ static void of_words(const operands *o, hp_coll_traffic *t) {
     X(ALL_GATHER_V, pull, out - keep, out - keep)                                                  \
     X(ALL_GATHER_V, staged, in + out - keep, in + out - keep)                                      \
     X(REDUCE_SCATTER, pull, n *out, out)                                                           \
+    X(REDUCE_SCATTER, wire, in + n * out_coded, in_coded + out)                                    \
     X(REDUCE_SCATTER, staged, in + n * out, in + out)                                              \
     X(REDUCE_SCATTER_V, pull, n *out, out)                                                         \
+    X(REDUCE_SCATTER_V, wire, in + n * out_coded, in_coded + out)                                  \
     X(REDUCE_SCATTER_V, staged, in + n * out, in + out)                                            \
     X(ALL_REDUCE, push, n *slice, n *slice)                                                        \
     X(ALL_REDUCE, staged, in + n * slice + out, in + slice + out)                                  \
@@ -119,24 +135,48 @@ static void of_words(const operands *o, hp_coll_traffic *t) {
     X(ALL_TO_ALL_V, pull, out, out)                                                                \
     X(ALL_TO_ALL_V, staged, in + out - own, in + out - own)
 
-bool hpi_traffic_of(const hpi_algorithm *algorithm, const hp_coll_call *call,
-                    hp_coll_traffic *out_traffic) {
-    const operands o = operands_of(call);
-    const uint64_t in = o.in, out = o.out, keep = o.keep, own = o.own, slice = o.slice, n = o.n;
-    *out_traffic = (hp_coll_traffic){.algorithm = algorithm->name, .steps = algorithm->steps};
-    if (algorithm->needs == HPI_NEEDS_WORDS) {
-        of_words(&o, out_traffic);
-        return true;
+/* Owners store results straight into every output, or through cells, as they travel or not. */
+static void of_all_reduce_wire(const operands *o, const hp_coll_call *call, hp_coll_traffic *t) {
+    const hpi_place place = hpi_symm_place(hp_group_world(call->group), call->out, o->out);
+    t->read_bytes = o->in + o->n * o->slice_coded;
+    t->written_bytes = o->in_coded;
+    if (place.key && !call->wire_result) {
+        t->written_bytes += o->n * o->slice;
+    } else {
+        t->read_bytes += call->wire_result ? o->in_coded : o->out;
+        t->written_bytes += (call->wire_result ? o->slice_coded : o->slice) + o->out;
     }
+}
+
+static bool of_row(const hpi_algorithm *algorithm, const operands *o, hp_coll_traffic *t) {
+    const uint64_t in = o->in, out = o->out, keep = o->keep, own = o->own, slice = o->slice;
+    const uint64_t in_coded = o->in_coded, out_coded = o->out_coded, n = o->n;
 #define X(collective, row, read, written)                                                          \
     if (algorithm->what == HP_##collective && strcmp(algorithm->name, #row) == 0) {                \
-        out_traffic->read_bytes = (read);                                                          \
-        out_traffic->written_bytes = (written);                                                    \
+        t->read_bytes = (read);                                                                    \
+        t->written_bytes = (written);                                                              \
         return true;                                                                               \
     }
     ROWS
 #undef X
         return false;
+}
+
+bool hpi_traffic_of(const hpi_algorithm *algorithm, const hp_coll_call *call, hp_wire wire,
+                    hp_coll_traffic *out_traffic) {
+    operands o = operands_of(call);
+    *out_traffic = (hp_coll_traffic){.algorithm = algorithm->name, .steps = algorithm->steps};
+    if (algorithm->needs == HPI_NEEDS_WORDS) {
+        of_words(&o, out_traffic);
+        return true;
+    }
+    if (algorithm->needs == HPI_NEEDS_WIRE)
+        code(call, wire, hp_dtype_size(call->dtype), &o);
+    if (algorithm->needs == HPI_NEEDS_WIRE && call->what == HP_ALL_REDUCE) {
+        of_all_reduce_wire(&o, call, out_traffic);
+        return true;
+    }
+    return of_row(algorithm, &o, out_traffic);
 }
 
 /* A group of one copies, unless in place. */
@@ -161,29 +201,42 @@ static void of_message(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
     *out_traffic = (hp_coll_traffic){"mailbox", 1, copied, copied};
 }
 
+/* What ran last, if it can have been this call. */
+static hp_status last_of(const hp_coll_call *call, const hpi_algorithm **out_last) {
+    const hpi_coll_state *s = hpi_group_attached(call->group, HPI_SLOT_COLL);
+    const hpi_algorithm *last = s ? s->last : NULL;
+    if (!last || last->what != call->what)
+        return HPI_FAIL(HP_ERR_STATE, "expected %s to be what ran last on %s, it was %s",
+                        hpi_collective_name(call->what), hpi_group_name(call->group),
+                        last ? hpi_collective_name(last->what) : "none that moves bytes");
+    *out_last = last;
+    return HP_OK;
+}
+
+static hp_status of_collective(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
+    const hpi_algorithm *last;
+    hp_wire wire = HP_WIRE_FULL;
+    HP_TRY(last_of(call, &last));
+    if (last->needs == HPI_NEEDS_WIRE)
+        HP_TRY(hpi_wire_choose(call->group, call->dtype, call->wire, __func__, &wire));
+    if (!hpi_traffic_of(last, call, wire, out_traffic))
+        return HPI_FAIL(HP_ERR_UNSUPPORTED, "expected a row for %s by %s in traffic.c, found none",
+                        hpi_collective_name(call->what), last->name);
+    return HP_OK;
+}
+
 hp_status hp_coll_traffic_get(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
     if (!call || call->size != sizeof *call || !call->group || !out_traffic)
         return HPI_FAIL(HP_ERR_ARGUMENT,
-                        "expected a call of %zu bytes with a group, and a place "
-                        "for its traffic",
+                        "expected a call of %zu bytes with a group, and a place for its traffic",
                         sizeof *call);
-    if (call->what == HP_SEND || call->what == HP_RECV) {
+    if (call->what == HP_SEND || call->what == HP_RECV)
         of_message(call, out_traffic);
-        return HP_OK;
-    }
-    if (hp_group_size(call->group) == 1) {
+    else if (hp_group_size(call->group) == 1)
         of_one(call, out_traffic);
-        return HP_OK;
-    }
-    const hpi_coll_state *s = hpi_group_attached(call->group, HPI_SLOT_COLL);
-    const hpi_algorithm *last = s ? s->last : NULL;
-    if (call->what == HP_BARRIER || !call->count) {
+    else if (call->what == HP_BARRIER)
         *out_traffic = (hp_coll_traffic){.algorithm = ""};
-        return HP_OK;
-    }
-    if (!last || last->what != call->what || !hpi_traffic_of(last, call, out_traffic))
-        return HPI_FAIL(HP_ERR_STATE, "expected %s to be what ran last on %s, it was %s",
-                        hpi_collective_name(call->what), hpi_group_name(call->group),
-                        last ? hpi_collective_name(last->what) : "none");
+    else
+        return of_collective(call, out_traffic);
     return HP_OK;
 }

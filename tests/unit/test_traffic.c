@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_traffic.c - hp_coll_traffic_get: every algorithm has a formula, and calls of known size give
+ * the bytes that were counted by hand.
+ */
+#include "coll/inside.h"
+#include "support/ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+enum { COUNT = 4096, BYTES = COUNT * sizeof(float) };
+
+/* ---- every algorithm ---- */
+
+static void has_every_row(hp_world *world, void *argument) {
+    (void)argument;
+    const uint64_t counts[] = {5, 9};
+    for (int i = 0; i < hpi_n_algorithms; i++) {
+        const hpi_algorithm *a = &hpi_algorithms[i];
+        hp_coll_call call = HP_COLL_CALL_INIT;
+        hp_coll_traffic t;
+        call.what = a->what;
+        call.group = hp_world_group(world);
+        call.count = counts[hp_world_rank(world)];
+        call.in_counts = call.out_counts = counts;
+        if (!hpi_traffic_of(a, &call, HP_WIRE_BF16, &t))
+            fprintf(stderr, "%s, %s: expected a row in src/coll/traffic.c\n",
+                    hpi_collective_name(a->what), a->name);
+        RANK_CHECK(hpi_traffic_of(a, &call, HP_WIRE_BF16, &t));
+        RANK_CHECK(strcmp(t.algorithm, a->name) == 0 && t.steps == a->steps);
+    }
+}
+
+static void every_algorithm_has_a_formula(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, has_every_row, NULL);
+}
+
+/* ---- known calls of two ranks ---- */
+
+typedef struct known {
+    hp_collective what;
+    bool is_private, is_in_place;
+    hp_wire wire;
+    const char *algorithm;
+    uint64_t read_bytes, written_bytes; /* of rank 0 */
+} known;
+
+static const known known_calls[] = {
+    {HP_ALL_REDUCE, false, false, HP_WIRE_FULL, "push", BYTES, BYTES},
+    {HP_ALL_REDUCE, false, true, HP_WIRE_FULL, "push", BYTES, BYTES},
+    /* in to cell, both halves of the cells to sums, sums to cell, cells to out */
+    {HP_ALL_REDUCE, true, false, HP_WIRE_FULL, "staged", 3 * BYTES, 2 * BYTES + BYTES / 2},
+    {HP_ALL_REDUCE, false, false, HP_WIRE_BF16, "wire", BYTES + BYTES / 2, BYTES / 2 + BYTES},
+    {HP_ALL_REDUCE, true, false, HP_WIRE_FP16, "wire", BYTES + BYTES / 2 + BYTES,
+     BYTES / 2 + BYTES / 2 + BYTES},
+    {HP_ALL_GATHER, false, false, HP_WIRE_FULL, "pull", 2 * BYTES, 2 * BYTES},
+    {HP_ALL_GATHER, false, true, HP_WIRE_FULL, "pull", BYTES, BYTES},
+    {HP_ALL_GATHER, true, true, HP_WIRE_FULL, "staged", 2 * BYTES, 2 * BYTES},
+    {HP_REDUCE_SCATTER, false, false, HP_WIRE_FULL, "pull", 2 * BYTES, BYTES},
+    {HP_REDUCE_SCATTER, true, false, HP_WIRE_FULL, "staged", 4 * BYTES, 3 * BYTES},
+    {HP_REDUCE_SCATTER, false, false, HP_WIRE_BF16, "wire", 3 * BYTES, 2 * BYTES},
+    {HP_ALL_TO_ALL, false, false, HP_WIRE_FULL, "pull", 2 * BYTES, 2 * BYTES},
+    {HP_ALL_TO_ALL, false, true, HP_WIRE_FULL, "staged", 2 * BYTES, 2 * BYTES},
+    {HP_ALL_TO_ALL, true, false, HP_WIRE_FULL, "staged", 3 * BYTES, 3 * BYTES},
+    {HP_BROADCAST, false, true, HP_WIRE_FULL, "pull", 0, 0}, /* the peer does it */
+    {HP_BROADCAST, true, true, HP_WIRE_FULL, "staged", BYTES, BYTES},
+};
+
+static void check_known(const known *k, hp_group *group, unsigned char *memory) {
+    hp_coll_call call = HP_COLL_CALL_INIT;
+    hp_coll_traffic t;
+    call.what = k->what;
+    call.group = group;
+    call.out = memory;
+    call.in = k->is_in_place ? memory : memory + 2 * BYTES;
+    if (k->what == HP_ALL_GATHER && k->is_in_place)
+        call.in = memory + (size_t)hp_group_rank(group) * BYTES;
+    call.count = COUNT;
+    call.wire = k->wire;
+    RANK_OK(hp_coll_run(&call));
+    RANK_OK(hp_coll_traffic_get(&call, &t));
+    if (strcmp(t.algorithm, k->algorithm) != 0 ||
+        (hp_group_rank(group) == 0 &&
+         (t.read_bytes != k->read_bytes || t.written_bytes != k->written_bytes)))
+        fprintf(stderr, "row %d: %s, read %llu, written %llu\n", (int)(k - known_calls),
+                t.algorithm, (unsigned long long)t.read_bytes, (unsigned long long)t.written_bytes);
+    RANK_CHECK(strcmp(t.algorithm, k->algorithm) == 0);
+    RANK_CHECK(hp_group_rank(group) != 0 || t.read_bytes == k->read_bytes);
+    RANK_CHECK(hp_group_rank(group) != 0 || t.written_bytes == k->written_bytes);
+}
+
+static void run_known(hp_world *world, void *argument) {
+    (void)argument;
+    hp_symm symm;
+    void *shared;
+    unsigned char *ordinary = hpi_alloc(4, BYTES);
+    RANK_CHECK(ordinary != NULL);
+    RANK_OK(hp_symm_alloc(world, NULL, 4 * BYTES, 0, &symm));
+    RANK_OK(hp_symm_pointer(symm, hp_world_rank(world), NULL, &shared));
+    for (size_t i = 0; i < sizeof known_calls / sizeof *known_calls; i++)
+        check_known(&known_calls[i], hp_world_group(world),
+                    known_calls[i].is_private ? ordinary : shared);
+    RANK_OK(hp_symm_free(symm));
+    hpi_free(ordinary);
+}
+
+static void known_calls_give_known_bytes(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, run_known, NULL);
+}
+
+/* ---- the rest ---- */
+
+static void run_others(hp_world *world, void *argument) {
+    (void)argument;
+    float data[4] = {0};
+    hp_coll_call call = HP_COLL_CALL_INIT;
+    hp_coll_traffic t;
+    RANK_FAILS(hp_coll_traffic_get(NULL, &t), HP_ERR_ARGUMENT);
+    RANK_FAILS(hp_coll_traffic_get(&call, &t), HP_ERR_ARGUMENT); /* no group */
+    call.group = hp_world_group(world);
+    RANK_OK(hp_coll_run(&call));
+    RANK_OK(hp_coll_traffic_get(&call, &t)); /* a barrier */
+    RANK_CHECK(t.read_bytes == 0 && t.written_bytes == 0 && !*t.algorithm);
+    call.what = HP_ALL_REDUCE;
+    call.in = call.out = data;
+    call.count = 2;
+    RANK_OK(hp_coll_run(&call));
+    RANK_OK(hp_coll_traffic_get(&call, &t));
+    RANK_CHECK(strcmp(t.algorithm, "words") == 0);
+    RANK_CHECK(t.read_bytes == 8 + 2 * 32 && t.written_bytes == 32 + 8);
+    call.what = HP_ALL_GATHER;
+    RANK_FAILS(hp_coll_traffic_get(&call, &t), HP_ERR_STATE);
+}
+
+static void what_ran_last_is_known(void **state) {
+    (void)state;
+    ranks_run(3, RANKS_THREADS, run_others, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_algorithm_has_a_formula),
+        cmocka_unit_test(known_calls_give_known_bytes),
+        cmocka_unit_test(what_ran_last_is_known),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
