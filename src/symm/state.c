@@ -12,6 +12,11 @@ static void state_destroy(void *memory) {
     hpi_symm_state *s = memory;
     if (!s)
         return;
+    HPI_SAY(hpi_world_journal(s->world), HPI_LOG_INFO, "symm",
+            "end: %llu bytes of symmetric memory at most, %llu now in %llu allocations",
+            (unsigned long long)s->peak_bytes,
+            (unsigned long long)(s->heap.used_bytes + s->spanning_bytes),
+            (unsigned long long)s->n_allocations);
     hpi_table_fini(&s->table);
     hpi_heap_fini(&s->heap);
     pthread_mutex_destroy(&s->lock);

@@ -127,12 +127,22 @@ hpi_probe_begin(hpi_event event, hpi_journal *journal, const char *group, uint64
     return p;
 }
 
+/* Passes the status on, and tells a failure that no log has told yet: for what fails before its
+ * probe begins. */
+static inline hp_status hpi_tell_failure(hpi_journal *journal, const char *room, hp_status status) {
+    if (__builtin_expect(status < 0, 0) && journal)
+        hpi_log_failure(&journal->log, room);
+    return status;
+}
+
 /* Passes the status on. A failure that no log has told yet is told here. */
 __attribute__((always_inline)) static inline hp_status hpi_probe_end(const hpi_probe *p,
                                                                      hp_status status) {
     hpi_usdt_end(p, status);
-    if (__builtin_expect(p->begin_ns || status < 0, 0))
-        hpi_probe_tell(p, status);
+    if (__builtin_expect(p->begin_ns || status < 0, 0)) {
+        const hpi_probe copy = *p; /* so that the caller's need not lie in memory */
+        hpi_probe_tell(&copy, status);
+    }
     return status;
 }
 
