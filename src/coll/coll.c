@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * coll.c - the doors: check, enter, move, leave; drain.
+ * coll.c - one collective: check, enter, move, leave; drain. The public doors are in call.c.
  *
  * A failure after the ranks have met leaves them at different places, so it fails the group: every
  * later call on it gives the same error. Nothing is allocated but by the first collective of a
@@ -76,7 +76,7 @@ static hp_status state_get(hp_group *group, hpi_coll_state **out_state) {
 
 /* ---- one collective ---- */
 
-/* A group of one: the result is the input. */
+/* A group of one: the result is the input, rounded once where a wire says so. */
 static hp_status run_alone(hpi_run *run) {
     const hpi_coll *c = &run->c;
     if (run->what == HP_ALL_TO_ALL_V && c->in_counts[0] != c->out_counts[0])
@@ -85,6 +85,8 @@ static hp_status run_alone(hpi_run *run) {
                              "elements and expects %llu",
                              run->name, (unsigned long long)c->in_counts[0],
                              (unsigned long long)c->out_counts[0]);
+    if (run->wire != HP_WIRE_FULL)
+        return hpi_wire_alone(run);
     const unsigned char *in = (const unsigned char *)c->in + run->in_skip_bytes;
     unsigned char *out = (unsigned char *)c->out + run->out_skip_bytes;
     const uint64_t bytes = run->in_bytes - run->in_skip_bytes;
@@ -115,7 +117,11 @@ static hp_status run_together(hpi_run *run) {
 }
 
 static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
-    HP_TRY(state_get(run->group, &run->state));
+    const hp_status made = state_get(run->group, &run->state);
+    if (made < 0) { /* the others will wait for this rank */
+        hpi_group_fail(run->group);
+        return made;
+    }
     const uint64_t seq = atomic_load_explicit(&run->state->seq, memory_order_relaxed) + 1;
     atomic_store_explicit(&run->state->seq, seq, memory_order_relaxed);
     run->seq = seq;
@@ -180,47 +186,4 @@ hp_status hpi_coll_only(hp_group *group, const char *name) {
 const char *hpi_coll_last(hp_group *group) {
     const hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
     return s && s->last ? s->last->name : "";
-}
-
-/* ---- public ---- */
-
-hp_status hp_all_gather(hp_group *group, const void *in, void *out, uint64_t count,
-                        hp_dtype dtype) {
-    const hpi_coll c = {.in = in, .out = out, .count = count, .blocks = 1, .dtype = dtype};
-    return hpi_coll_run(group, HP_ALL_GATHER, &c, true, NULL);
-}
-
-hp_status hp_reduce_scatter(hp_group *group, const void *in, void *out, uint64_t count,
-                            hp_dtype dtype, hp_reduce op) {
-    const hpi_coll c = {.in = in,
-                        .out = out,
-                        .count = count,
-                        .blocks = 1,
-                        .dtype = dtype,
-                        .out_dtype = dtype,
-                        .op = op};
-    return hpi_coll_run(group, HP_REDUCE_SCATTER, &c, true, NULL);
-}
-
-hp_status hp_all_reduce(hp_group *group, const void *in, void *out, uint64_t count, hp_dtype dtype,
-                        hp_reduce op) {
-    const hpi_coll c = {.in = in,
-                        .out = out,
-                        .count = count,
-                        .blocks = 1,
-                        .dtype = dtype,
-                        .out_dtype = dtype,
-                        .op = op};
-    return hpi_coll_run(group, HP_ALL_REDUCE, &c, true, NULL);
-}
-
-hp_status hp_broadcast(hp_group *group, void *data, uint64_t count, hp_dtype dtype, int root) {
-    const hpi_coll c = {
-        .in = data, .out = data, .count = count, .blocks = 1, .dtype = dtype, .root = root};
-    return hpi_coll_run(group, HP_BROADCAST, &c, true, NULL);
-}
-
-hp_status hp_barrier(hp_group *group) {
-    const hpi_coll c = {.blocks = 1, .dtype = HP_UINT8};
-    return hpi_coll_run(group, HP_BARRIER, &c, true, NULL);
 }
