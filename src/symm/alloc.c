@@ -25,6 +25,7 @@ enum { MAX_ALIGNMENT = 4096, DEFAULT_ALIGNMENT = 64 };
 
 typedef struct request {
     hpi_symm_state *state;
+    hp_status own; /* of getting the state; a rank without it still says so to the others */
     hp_group *group;
     uint64_t bytes, alignment;
     bool is_spanning;
@@ -118,7 +119,10 @@ static hp_status reserve(const request *q, uint64_t *words) {
     words[WORD_BYTES] = q->bytes;
     words[WORD_ALIGNMENT] = q->alignment;
     words[WORD_IS_SPANNING] = q->is_spanning;
-    hp_status status = check_request(q);
+    hp_status status = q->own < 0 ? q->own : check_request(q);
+    words[WORD_STATUS] = status_word(status);
+    if (!s)
+        return status;
 
     pthread_mutex_lock(&s->lock);
     words[WORD_KEY] = ((uint64_t)hp_world_rank(s->world) + 1) << 40 | ++s->n_keys;
@@ -212,30 +216,44 @@ static hp_status settle(const request *q, const uint64_t *all, uint64_t *votes, 
     return status;
 }
 
+/* Say what this rank asks for and hear the others; `own` says, with its record, whether it can take
+ * part. A rank that has no memory for the answers (`all` NULL) says so and hears nothing. */
+static hp_status ask(const request *q, const uint64_t *words, uint64_t *all, hp_status own,
+                     const hp_error *record) {
+    HP_TRY(hpi_group_exchange(q->group, "symm_alloc_ask", words, N_WORDS, all));
+    if (own < 0)
+        (void)hpi_error_set(record);
+    return all ? agree_on_request(q, all, own) : own;
+}
+
 static hp_status take(const request *q, hp_symm *out_memory) {
     const size_t n = (size_t)hp_group_size(q->group);
-    uint64_t words[N_WORDS], *all = hpi_alloc(n, (N_WORDS + 1) * sizeof *all);
+    uint64_t words[N_WORDS];
+    hp_error record;
+    const hp_status reserved = reserve(q, words);
+    hp_status own = reserved;
+    if (own < 0)
+        hp_last_error_get(&record);
+    uint64_t *all = hpi_alloc(n, (N_WORDS + 1) * sizeof *all);
     hpi_block *block = hpi_block_make(q->group);
-    hp_status status = HP_ERR_MEMORY, own = HP_ERR_MEMORY;
-    if (!all || !block)
-        goto out;
-    own = reserve(q, words);
-    status = hpi_group_exchange(q->group, "symm_alloc_ask", words, N_WORDS, all);
-    if (status == HP_OK)
-        status = agree_on_request(q, all, own);
-    if (status < 0)
-        goto out;
-    block->key = all[WORD_KEY];
-    block->bytes = q->bytes;
-    block->offset = words[WORD_OFFSET];
-    block->group = q->group;
-    const hp_symm memory = {q->state->world, block->key};
-    status = settle(q, all, all + n * N_WORDS, block);
-    block = NULL;
-    if (status == HP_OK)
-        *out_memory = memory;
-out:
-    if (status < 0 && own == HP_OK)
+    if (own == HP_OK && (!all || !block)) {
+        own = HP_ERR_MEMORY;
+        hp_last_error_get(&record);
+    }
+    words[WORD_STATUS] = status_word(own);
+    hp_status status = ask(q, words, all, own, &record);
+    if (status == HP_OK) {
+        block->key = all[WORD_KEY];
+        block->bytes = q->bytes;
+        block->offset = words[WORD_OFFSET];
+        block->group = q->group;
+        const hp_symm memory = {q->state->world, block->key};
+        status = settle(q, all, all + n * N_WORDS, block);
+        block = NULL;
+        if (status == HP_OK)
+            *out_memory = memory;
+    }
+    if (status < 0 && reserved == HP_OK)
         release(q, words[WORD_OFFSET]);
     hpi_free(all);
     hpi_block_free(block);
@@ -252,7 +270,11 @@ static hp_status take_entered(request *q, const char *call, hp_symm *out_memory)
 }
 
 static hp_status request_begin(hp_world *world, hp_group *group, request *out_request) {
-    HP_TRY(hpi_symm_state_get(world, &out_request->state));
+    out_request->own = hpi_symm_state_get(world, &out_request->state);
+    if (!world || hpi_world_usable(world) < 0)
+        return out_request->own;
+    if (out_request->own < 0)
+        out_request->state = NULL;
     out_request->group = group ? group : hp_world_group(world);
     if (hp_group_world(out_request->group) != world)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a group of this world, given %s of another",
@@ -294,20 +316,19 @@ hp_status hpi_symm_alloc_inside(hp_group *group, uint64_t bytes, uint64_t alignm
 
 /* ---- giving back ---- */
 
-/* Everyone has come, so nobody is inside a call on it; all must mean the same block. */
+/* Everyone has come, so nobody is inside a call on it; all must mean the same block. The keys need
+ * no memory that could be missing: freeing never fails for want of it. */
 static hp_status meet_to_free(hp_group *group, uint64_t key) {
-    const int n = hp_group_size(group);
-    uint64_t *all = hpi_alloc((size_t)n, sizeof *all);
-    hp_status status = all ? hpi_group_exchange(group, "symm_free", &key, 1, all) : HP_ERR_MEMORY;
-    for (int i = 0; status == HP_OK && i < n; i++)
+    uint64_t all[HPI_MAX_LOCAL];
+    HP_TRY(hpi_group_exchange(group, "symm_free", &key, 1, all));
+    for (int i = 0; i < hp_group_size(group); i++)
         if (all[i] != key)
-            status = HPI_FAIL_RANK(HP_ERR_MISMATCH, hp_group_world_rank(group, i),
-                                   "expected every rank of %s to free the same memory, rank %d "
-                                   "(world %d) gave id %llx, this rank %llx",
-                                   hpi_group_name(group), i, hp_group_world_rank(group, i),
-                                   (unsigned long long)all[i], (unsigned long long)key);
-    hpi_free(all);
-    return status;
+            return HPI_FAIL_RANK(HP_ERR_MISMATCH, hp_group_world_rank(group, i),
+                                 "expected every rank of %s to free the same memory, rank %d "
+                                 "(world %d) gave id %llx, this rank %llx",
+                                 hpi_group_name(group), i, hp_group_world_rank(group, i),
+                                 (unsigned long long)all[i], (unsigned long long)key);
+    return HP_OK;
 }
 
 static void give_back(hpi_symm_state *s, const hpi_block *block) {

@@ -95,10 +95,10 @@ static hp_status prepare(hp_world *world, const hpi_identity *identity, hello *h
 }
 
 static uint64_t next_generation(const hp_world *world) {
-    const hpi_segment *own = &world->segments[world->rank];
-    return own->base ? 1 + hpi_life_generation(atomic_load_explicit(&hpi_segment_control(own)->life,
-                                                                    memory_order_acquire))
-                     : 1;
+    const hpi_segment *own = world->segments ? &world->segments[world->rank] : NULL;
+    return own && own->base ? 1 + hpi_life_generation(atomic_load_explicit(
+                                      &hpi_segment_control(own)->life, memory_order_acquire))
+                            : 1;
 }
 
 static void hello_key(char *key, size_t size, uint64_t generation, int rank) {
@@ -233,7 +233,7 @@ static hp_status watch_sender(hp_world *world, int rank) {
 
 static hp_status map_peer(hp_world *world, int rank) {
     int fd;
-    HP_TRY(hpi_share_receive(world, rank, 0, &fd));
+    HP_TRY(hpi_share_receive(world, rank, 0, NULL, &fd));
     const hp_status status = hpi_segment_map(fd, rank, &world->segments[rank]);
     close(fd);
     HP_TRY(status);
@@ -284,22 +284,31 @@ static hp_status name_first_ended(const hp_store *store, uint64_t generation, hp
     return status;
 }
 
+/* Say hello, whether or not this rank can take part: `all`, and the list of segments, is NULL when
+ * there is no memory for what the others say. */
+static hp_status say_hello(hp_world *world, const hpi_identity *identity, const hp_store *store,
+                           uint64_t *out_generation, const hello *all) {
+    char key[HPI_STORE_KEY_BYTES];
+    hello own = {0};
+    hp_error record;
+    fill_hello(world, &own);
+    own.status =
+        all ? prepare(world, identity, &own)
+            : HPI_FAIL(HP_ERR_MEMORY, "expected room for what %d ranks say, the system gave none",
+                       world->n_ranks);
+    hp_last_error_get(&record);
+    if (own.status)
+        snprintf(own.message, sizeof own.message, "%s", record.message);
+    *out_generation = next_generation(world);
+    hello_key(key, sizeof key, *out_generation, world->rank);
+    HP_TRY(store->set(store->context, key, &own, sizeof own));
+    return own.status ? hpi_error_set(&record) : HP_OK;
+}
+
 static hp_status meet_ranks(hp_world *world, const hpi_identity *identity, const hp_store *store,
                             hello *all) {
-    char key[HPI_STORE_KEY_BYTES];
-    hello *own = &all[world->rank];
-    hp_error record;
-    fill_hello(world, own);
-    const hp_status mine = prepare(world, identity, own);
-    hp_last_error_get(&record);
-    own->status = mine;
-    if (mine)
-        snprintf(own->message, sizeof own->message, "%s", record.message);
-    const uint64_t generation = next_generation(world);
-    hello_key(key, sizeof key, generation, world->rank);
-    HP_TRY(store->set(store->context, key, own, sizeof *own));
-    if (mine)
-        return hpi_error_set(&record);
+    uint64_t generation;
+    HP_TRY(say_hello(world, identity, store, &generation, all));
     hpi_world_doing(world, "starting, waiting for every rank to say hello");
     HP_TRY(read_hellos(store, world, generation, all));
     HP_TRY(check_hellos(all, world));
@@ -312,12 +321,10 @@ hp_status hpi_bootstrap(hp_world *world, const hpi_identity *identity) {
     hp_store store;
     const size_t n = (size_t)world->n_ranks;
     world->segments = hpi_alloc(n, sizeof *world->segments);
-    hello *all = hpi_alloc(n, sizeof *all);
-    hp_status status = world->segments && all ? HP_OK : HP_ERR_MEMORY;
+    hello *all = world->segments ? hpi_alloc(n, sizeof *all) : NULL;
     for (size_t i = 0; world->segments && i < n; i++)
         world->segments[i] = HPI_SEGMENT_NONE;
-    if (!status)
-        status = open_store(world, identity, &store);
+    hp_status status = open_store(world, identity, &store);
     if (!status) {
         status = meet_ranks(world, identity, &store, all);
         hp_error record;

@@ -16,7 +16,6 @@
 
 enum {
     HPI_LAYOUT_VERSION = 2,
-    HPI_MAX_LOCAL = 1024,  /* ranks of a node: bits in hpi_entry.joined */
     HPI_MAX_GROUPS = 4096, /* groups of a node that are alive at once */
     HPI_N_NOTES = 8,       /* threads of one rank that can explain their wait at once */
     HPI_NAME_WORDS = 4,    /* a text of up to 31 bytes, as 64-bit words */
@@ -24,13 +23,15 @@ enum {
 };
 #define HPI_CONTROL_MAGIC UINT64_C(0x6c6f72746e6f4348) /* "HControl", read as bytes */
 
-/* How far a rank has come in its present world. Only rises within one generation. */
+/* How far a rank has come in its present world. Only rises within one generation, but for a
+ * rank that refused and comes again. */
 enum {
     HPI_LIFE_NONE = 0,
     HPI_LIFE_ARRIVED = 1, /* has left every earlier world of this segment */
     HPI_LIFE_ALIVE = 2,
-    HPI_LIFE_LEFT = 3, /* destroyed its world in order */
-    HPI_LIFE_DEAD = 4  /* gave up: a thread rank that failed, or a start that did */
+    HPI_LIFE_LEFT = 3,   /* destroyed its world in order */
+    HPI_LIFE_DEAD = 4,   /* gave up: a thread rank that failed, or a start that did */
+    HPI_LIFE_REFUSED = 5 /* failed before it arrived; may come again in the same generation */
 };
 /* Worlds may follow each other on one segment; `life` holds the world's number and the state. */
 static inline uint64_t hpi_life(uint64_t generation, unsigned state) {

@@ -132,33 +132,49 @@ void hp_group_destroy(hp_group *group) {
 
 /* ---- split and duplicate ------------------------------------------------------------------ */
 
+enum { SPLIT_COLOR, SPLIT_KEY, SPLIT_STATUS, N_SPLIT_WORDS };
+
 /* Members of my color, by key, then by parent rank. Returns how many. */
 static int split_order(const hp_group *parent, const uint64_t *words, int color, int *out_ranks) {
     int n = 0;
     for (int i = 0; i < parent->size; i++)
-        if ((int64_t)words[2 * i] == color)
+        if ((int64_t)words[N_SPLIT_WORDS * i + SPLIT_COLOR] == color)
             out_ranks[n++] = i;
     for (int i = 1; i < n; i++) /* insertion keeps equal keys in parent order */
-        for (int k = i; k > 0 && (int64_t)words[2 * out_ranks[k] + 1] <
-                                     (int64_t)words[2 * out_ranks[k - 1] + 1];
-             k--) {
-            const int swap = out_ranks[k];
-            out_ranks[k] = out_ranks[k - 1];
-            out_ranks[k - 1] = swap;
+        for (int k = i; k > 0; k--) {
+            const int one = out_ranks[k], before = out_ranks[k - 1];
+            if ((int64_t)words[N_SPLIT_WORDS * one + SPLIT_KEY] >=
+                (int64_t)words[N_SPLIT_WORDS * before + SPLIT_KEY])
+                break;
+            out_ranks[k] = before;
+            out_ranks[k - 1] = one;
         }
     for (int i = 0; i < n; i++)
         out_ranks[i] = parent->world_ranks[out_ranks[i]];
     return n;
 }
 
+/* Nobody splits when one member has no memory for it. */
+static hp_status check_split(const hp_group *parent, const uint64_t *words) {
+    for (int i = 0; i < parent->size; i++) {
+        const hp_status status = (hp_status)(int64_t)words[N_SPLIT_WORDS * i + SPLIT_STATUS];
+        if (status)
+            return HPI_FAIL_RANK(status, parent->world_ranks[i], "rank %d could not split %s: %s",
+                                 parent->world_ranks[i], parent->name, hp_status_text(status));
+    }
+    return HP_OK;
+}
+
 static hp_status split(hp_group *parent, int color, int key, hp_group **out_group) {
-    const uint64_t mine[2] = {(uint64_t)(int64_t)color, (uint64_t)(int64_t)key};
+    uint64_t mine[N_SPLIT_WORDS] = {(uint64_t)(int64_t)color, (uint64_t)(int64_t)key};
     uint64_t *words = hpi_alloc((size_t)parent->size, sizeof mine);
-    int *ranks = hpi_alloc((size_t)parent->size, sizeof *ranks);
+    int *ranks = words ? hpi_alloc((size_t)parent->size, sizeof *ranks) : NULL;
     hp_group *group = NULL;
-    hp_status status = words && ranks ? HP_OK : HP_ERR_MEMORY;
+    mine[SPLIT_STATUS] = (uint64_t)(int64_t)(ranks ? HP_OK : HP_ERR_MEMORY);
+    hp_status status =
+        hpi_group_exchange(parent, "group_split", mine, N_SPLIT_WORDS, ranks ? words : NULL);
     if (!status)
-        status = hpi_group_exchange(parent, "group_split", mine, 2, words);
+        status = ranks ? check_split(parent, words) : HP_ERR_MEMORY;
     if (!status && color >= 0)
         status =
             hp_group_create(parent->world, ranks, split_order(parent, words, color, ranks), &group);

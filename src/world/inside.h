@@ -78,9 +78,9 @@ struct hp_world {
     int rank, n_ranks;
     hpi_options options;
     hpi_journal *journal; /* NULL until the rank is known */
-    hp_hub *hub;   /* of thread ranks; NULL for processes */
-    bool owns_hub; /* a world of one has a hub for itself */
-    bool can_spin; /* no more local ranks than cores */
+    hp_hub *hub;          /* of thread ranks; NULL for processes */
+    bool owns_hub;        /* a world of one has a hub for itself */
+    bool can_spin;        /* no more local ranks than cores */
     uint64_t generation;
     hpi_segment *segments; /* [n_ranks] */
     _Atomic bool *is_gone; /* [n_ranks] its process has ended */
@@ -139,8 +139,12 @@ void hpi_share_peer(hp_world *world, int world_rank, const unsigned char *token)
 /* A number that tells this rank's sends apart; 0 among threads. */
 uint64_t hpi_share_key(hp_world *world);
 hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd);
-/* What rank `from` sent under `key`; what others sent meanwhile is kept for its own receive. */
-hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, int *out_fd);
+/* What rank `from` sent under `key`; what others sent meanwhile is kept for its own receive. Gives
+ * up when `group` (NULL: none) fails for another member. */
+hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, const hp_group *group,
+                            int *out_fd);
+/* Tell every rank whose token is known that this one gives up while the ranks start. */
+void hpi_share_refuse(hp_world *world);
 /* The process that a rank's first message came from, as a pidfd that is the caller's; -1: unknown.
  */
 int hpi_share_pidfd(hp_world *world, int from);

@@ -97,7 +97,9 @@ bool hpi_liveness_has_left(const hp_world *world, int world_rank) {
 bool hpi_liveness_is_dead(const hp_world *world, int world_rank) {
     /* in this order: a rank that left in order says so before its process ends */
     const bool is_gone = atomic_load_explicit(&world->is_gone[world_rank], memory_order_acquire);
-    if (life_of(world, world_rank) == hpi_life(world->generation, HPI_LIFE_DEAD))
+    const uint64_t life = life_of(world, world_rank);
+    if (life == hpi_life(world->generation, HPI_LIFE_DEAD) ||
+        life == hpi_life(world->generation, HPI_LIFE_REFUSED))
         return true;
     return is_gone && !hpi_liveness_has_left(world, world_rank);
 }

@@ -64,7 +64,7 @@ static hp_status map_other(hp_group *group, uint64_t bytes, const uint64_t *word
         return HP_OK;
     }
     int fd;
-    HP_TRY(hpi_share_receive(group->world, group->world_ranks[0], words[2], &fd));
+    HP_TRY(hpi_share_receive(group->world, group->world_ranks[0], words[2], group, &fd));
     const hp_status status = map_fd(fd, bytes, out_base);
     close(fd);
     return status;
@@ -103,13 +103,15 @@ hp_status hpi_group_map(hp_group *group, uint64_t bytes, void **out_memory) {
     uint64_t *words = hpi_alloc((size_t)group->size, 3 * sizeof *words);
     void *base = NULL;
     int fd = -1;
-    if (!words)
-        return HP_ERR_MEMORY;
-    hp_status status = is_first ? map_first(group, all_bytes, &fd, &base) : HP_OK;
+    hp_status status = words ? HP_OK : HP_ERR_MEMORY;
+    if (!status && is_first)
+        status = map_first(group, all_bytes, &fd, &base);
     status = agree(group, status, (uint64_t)(uintptr_t)base, hpi_share_key(group->world), words);
     if (!status) {
         status =
             is_first ? pass_on(group, fd, words[2]) : map_other(group, all_bytes, words, &base);
+        if (status && is_first) /* the others wait for what does not come */
+            hpi_group_fail(group);
         status = agree(group, status, 0, 0, words);
     }
     if (fd >= 0)

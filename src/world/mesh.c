@@ -48,39 +48,49 @@ static hp_status check_sizes(const hp_world *world, const int *sizes, int n_dims
     return HP_OK;
 }
 
-/* word 0: n_dims, then the sizes */
-static hp_status compare_sizes(const hp_world *world, const uint64_t *all, int n_words) {
-    const uint64_t *mine = all + world->rank * n_words;
+enum { WORD_STATUS, WORD_N_DIMS, WORD_SIZES, N_WORDS = WORD_SIZES + MAX_MESH_DIMS };
+
+static hp_status compare_sizes(const hp_world *world, const uint64_t *all) {
+    const uint64_t *mine = all + world->rank * N_WORDS;
     for (int i = 0; i < world->n_ranks; i++) {
-        const uint64_t *theirs = all + i * n_words;
+        const uint64_t *theirs = all + i * N_WORDS;
+        const hp_status status = (hp_status)(int64_t)theirs[WORD_STATUS];
         char a[SIZES_TEXT_BYTES], b[SIZES_TEXT_BYTES];
-        if (!memcmp(mine, theirs, (size_t)n_words * sizeof *mine))
-            continue;
-        sizes_text(mine + 1, (int)mine[0], a, sizeof a);
-        sizes_text(theirs + 1, (int)hpi_min(theirs[0], MAX_MESH_DIMS), b, sizeof b);
-        return HPI_FAIL_RANK(HP_ERR_MISMATCH, i,
-                             "expected one mesh, rank %d gives %s and rank %d "
-                             "gives %s",
-                             world->rank, a, i, b);
+        sizes_text(mine + WORD_SIZES, (int)mine[WORD_N_DIMS], a, sizeof a);
+        sizes_text(theirs + WORD_SIZES, (int)hpi_min(theirs[WORD_N_DIMS], MAX_MESH_DIMS), b,
+                   sizeof b);
+        if (strcmp(a, b) != 0)
+            return HPI_FAIL_RANK(HP_ERR_MISMATCH, i,
+                                 "expected one mesh, rank %d gives %s and rank %d gives %s",
+                                 world->rank, a, i, b);
+        if (status)
+            return HPI_FAIL_RANK(status, i, "rank %d could not take part in a mesh of %s: %s", i, b,
+                                 hp_status_text(status));
     }
     return HP_OK;
 }
 
-static hp_status agree_sizes(hp_world *world, const hp_mesh *mesh) {
-    enum { N_WORDS = 1 + MAX_MESH_DIMS };
-    uint64_t words[N_WORDS] = {(uint64_t)mesh->n_dims};
-    for (int i = 0; i < mesh->n_dims; i++)
-        words[1 + i] = (uint64_t)mesh->sizes[i];
-    uint64_t *all = hpi_alloc((size_t)world->n_ranks, sizeof words);
-    if (!all)
-        return HP_ERR_MEMORY;
+/* `own` says, with its record, whether this rank can take part; one that cannot still tells the
+ * others. */
+static hp_status agree_sizes(hp_world *world, const int *sizes, int n_dims, hp_status own) {
+    uint64_t words[N_WORDS] = {(uint64_t)(int64_t)own, (uint64_t)n_dims};
+    hp_error record;
+    hp_last_error_get(&record);
+    for (int i = 0; i < n_dims; i++)
+        words[WORD_SIZES + i] = (uint64_t)sizes[i];
+    uint64_t *all = own ? NULL : hpi_alloc((size_t)world->n_ranks, sizeof words);
+    if (!own && !all) {
+        own = HP_ERR_MEMORY;
+        words[WORD_STATUS] = (uint64_t)(int64_t)own;
+        hp_last_error_get(&record);
+    }
     hp_status status = hpi_group_enter(world->group, "hp_mesh_create");
     if (!status) {
         status = hpi_group_exchange(world->group, "mesh_create", words, N_WORDS, all);
         hpi_group_leave(world->group);
     }
     if (!status)
-        status = compare_sizes(world, all, N_WORDS);
+        status = own ? hpi_error_set(&record) : compare_sizes(world, all);
     hpi_free(all);
     return status;
 }
@@ -99,9 +109,7 @@ static hp_status create_dim(hp_mesh *mesh, int dim) {
     char prefix[16], name[HPI_GROUP_NAME_BYTES];
     const int n = mesh->sizes[dim];
     const int first = mesh->world->rank - mesh->coordinates[dim] * mesh->strides[dim];
-    int *ranks = hpi_alloc((size_t)n, sizeof *ranks);
-    if (!ranks)
-        return HP_ERR_MEMORY;
+    int ranks[HPI_MAX_LOCAL];
     for (int i = 0; i < n; i++)
         ranks[i] = first + i * mesh->strides[dim];
     const hp_status status = hp_group_create(mesh->world, ranks, n, &mesh->groups[dim]);
@@ -110,7 +118,6 @@ static hp_status create_dim(hp_mesh *mesh, int dim) {
         hpi_name_ranks(prefix, ranks, n, name, sizeof name);
         hpi_group_set_name(mesh->groups[dim], name);
     }
-    hpi_free(ranks);
     return status;
 }
 
@@ -122,15 +129,17 @@ hp_status hp_mesh_create(hp_world *world, const int *sizes, int n_dims, hp_mesh 
             "sizes, %p",
             MAX_MESH_DIMS, (void *)world, (const void *)sizes, n_dims, (void *)out_mesh);
     HP_TRY(hpi_world_usable(world));
-    HP_TRY(check_sizes(world, sizes, n_dims));
-    hp_mesh *mesh = hpi_alloc(1, sizeof *mesh);
-    if (!mesh)
-        return HP_ERR_MEMORY;
-    mesh->world = world;
-    mesh->n_dims = n_dims;
-    memcpy(mesh->sizes, sizes, (size_t)n_dims * sizeof *sizes);
-    find_place(mesh);
-    hp_status status = agree_sizes(world, mesh);
+    hp_status status = check_sizes(world, sizes, n_dims);
+    hp_mesh *mesh = status ? NULL : hpi_alloc(1, sizeof *mesh);
+    if (!status && !mesh)
+        status = HP_ERR_MEMORY;
+    if (mesh) {
+        mesh->world = world;
+        mesh->n_dims = n_dims;
+        memcpy(mesh->sizes, sizes, (size_t)n_dims * sizeof *sizes);
+        find_place(mesh);
+    }
+    status = agree_sizes(world, sizes, n_dims, status);
     for (int i = 0; i < n_dims && !status; i++)
         status = create_dim(mesh, i);
     if (status)

@@ -6,8 +6,10 @@
  * gone with its process. Anybody on the machine can send to it, so a message counts only when the
  * kernel says that it comes from our user and it holds the rank's secret, which only the start-up
  * store has told to the others. A sender that finds a full queue empties its own meanwhile, so
- * ranks that send to each other cannot block each other. What arrives for another receive is kept.
- * Source: unix(7), SCM_RIGHTS, SCM_CREDENTIALS; SO_PASSPIDFD of Linux 6.5.
+ * ranks that send to each other cannot block each other. What arrives for another receive is kept,
+ * in room that is taken at the start: a receive never fails for want of memory. A rank that gives
+ * up while the ranks start says so in a message without a descriptor. Source: unix(7), SCM_RIGHTS,
+ * SCM_CREDENTIALS; SO_PASSPIDFD of Linux 6.5.
  */
 #include "inside.h"
 
@@ -32,9 +34,11 @@
 
 #define SHARE_MAGIC UINT64_C(0x6572616873504848) /* "HHPshare" */
 enum { NAME_BYTES = 8, SECRET_BYTES = HPI_TOKEN_BYTES - NAME_BYTES };
+enum { MORE_PARCELS = 64 };                      /* than one of each rank */
 enum { RECEIVE_LOOK_MS = 20, SEND_LOOK_MS = 1 }; /* a queue has room again soon */
 
 #define REFUSAL_NS UINT64_C(500000000)
+#define KEY_REFUSES UINT64_MAX
 
 typedef struct share_message {
     uint64_t magic;
@@ -52,10 +56,12 @@ typedef struct share_parcel {
 struct hpi_share {
     int fd;
     unsigned char token[HPI_TOKEN_BYTES];
-    unsigned char *peers; /* [n_ranks][HPI_TOKEN_BYTES] */
-    int *pidfds;          /* [n_ranks] of the processes that were heard; -1 none */
-    pthread_mutex_t lock; /* parcels, pidfds */
-    share_parcel *parcels;
+    unsigned char *peers;         /* [n_ranks][HPI_TOKEN_BYTES] */
+    int *pidfds;                  /* [n_ranks] of the processes that were heard; -1 none */
+    pthread_mutex_t lock;         /* parcels, pidfds */
+    share_parcel *parcels, *free; /* out of `pool` */
+    share_parcel *pool;
+    bool *has_refused; /* [n_ranks] */
     _Atomic uint64_t n_keys;
 };
 
@@ -85,6 +91,11 @@ static hp_status socket_open(hpi_share *s) {
     return HP_OK;
 }
 
+static void give_parcel(hpi_share *s, share_parcel *parcel) {
+    parcel->next = s->free;
+    s->free = parcel;
+}
+
 hp_status hpi_share_open(hp_world *world, unsigned char *out_token) {
     const size_t n = (size_t)world->n_ranks;
     hpi_share *s = hpi_alloc(1, sizeof *s);
@@ -97,8 +108,12 @@ hp_status hpi_share_open(hp_world *world, unsigned char *out_token) {
     for (size_t i = 0; s->pidfds && i < n; i++)
         s->pidfds[i] = -1;
     s->peers = hpi_alloc(n, HPI_TOKEN_BYTES);
-    if (!s->peers || !s->pidfds)
+    s->pool = hpi_alloc(n + MORE_PARCELS, sizeof *s->pool);
+    s->has_refused = hpi_alloc(n, sizeof *s->has_refused);
+    if (!s->peers || !s->pidfds || !s->pool || !s->has_refused)
         return HP_ERR_MEMORY;
+    for (size_t i = 0; i < n + MORE_PARCELS; i++)
+        give_parcel(s, &s->pool[i]);
     HP_TRY(socket_open(s));
     memcpy(out_token, s->token, HPI_TOKEN_BYTES);
     return HP_OK;
@@ -108,11 +123,8 @@ void hpi_share_close(hp_world *world) {
     hpi_share *s = world->share;
     if (!s)
         return;
-    for (share_parcel *p = s->parcels, *next; p; p = next) {
-        next = p->next;
+    for (share_parcel *p = s->parcels; p; p = p->next)
         close(p->fd);
-        hpi_free(p);
-    }
     for (int i = 0; s->pidfds && i < world->n_ranks; i++)
         if (s->pidfds[i] >= 0)
             close(s->pidfds[i]);
@@ -121,6 +133,8 @@ void hpi_share_close(hp_world *world) {
     pthread_mutex_destroy(&s->lock);
     hpi_free(s->pidfds);
     hpi_free(s->peers);
+    hpi_free(s->pool);
+    hpi_free(s->has_refused);
     hpi_free(s);
     world->share = NULL;
 }
@@ -169,17 +183,18 @@ static void read_controls(struct msghdr *header, share_arrival *a) {
 
 static bool is_ours(const hp_world *world, const share_arrival *a, ssize_t n_bytes) {
     return n_bytes == (ssize_t)sizeof a->message && a->message.magic == SHARE_MAGIC &&
-           a->sender.uid == geteuid() && a->fd >= 0 && a->message.from >= 0 &&
-           a->message.from < world->n_ranks &&
+           a->sender.uid == geteuid() && a->message.from >= 0 && a->message.from < world->n_ranks &&
            !memcmp(a->message.secret, world->share->token + NAME_BYTES, SECRET_BYTES);
 }
 
-static hp_status keep(hp_world *world, share_arrival *a) {
+static void keep(hp_world *world, share_arrival *a) {
     hpi_share *s = world->share;
     const int from = (int)a->message.from;
-    share_parcel *parcel = hpi_alloc(1, sizeof *parcel);
-    if (!parcel)
-        return HP_ERR_MEMORY;
+    s->has_refused[from] |= a->message.key == KEY_REFUSES;
+    if (a->fd < 0)
+        return;
+    share_parcel *parcel = s->free;
+    s->free = parcel->next;
     if (s->pidfds[from] < 0) {
         s->pidfds[from] = a->pidfd >= 0
                               ? a->pidfd
@@ -189,7 +204,6 @@ static hp_status keep(hp_world *world, share_arrival *a) {
     *parcel = (share_parcel){s->parcels, from, a->fd, a->message.key};
     s->parcels = parcel;
     a->fd = -1;
-    return HP_OK;
 }
 
 /* Take in one message. HP_IN_PROGRESS when there is none. A stranger's is dropped. */
@@ -201,6 +215,11 @@ static hp_status take_in(hp_world *world) {
                             .msg_iovlen = 1,
                             .msg_control = controls.bytes,
                             .msg_controllen = sizeof controls.bytes};
+    if (!world->share->free)
+        return HPI_FAIL(HP_ERR_LIMIT,
+                        "expected to take what ranks pass, %d descriptors that nobody "
+                        "asked for are kept already",
+                        world->n_ranks + MORE_PARCELS);
     const ssize_t n_bytes = recvmsg(world->share->fd, &header, MSG_CMSG_CLOEXEC);
     if (n_bytes < 0)
         return errno == EAGAIN || errno == EINTR
@@ -216,7 +235,7 @@ static hp_status take_in(hp_world *world) {
         status = HPI_FAIL(HP_ERR_LIMIT, "expected to take a descriptor from a rank, this process "
                                         "may have no more of them (RLIMIT_NOFILE, ulimit -n)");
     else if (is_ours(world, &a, n_bytes))
-        status = keep(world, &a);
+        keep(world, &a);
     if (a.fd >= 0)
         close(a.fd);
     if (a.pidfd >= 0)
@@ -246,11 +265,19 @@ static bool find_parcel(hp_world *world, int from, uint64_t key, int *out_fd) {
             at = &(*at)->next;
         }
     }
-    pthread_mutex_unlock(&s->lock);
-    if (found)
+    if (found) {
         *out_fd = found->fd;
-    hpi_free(found);
+        give_parcel(s, found);
+    }
+    pthread_mutex_unlock(&s->lock);
     return found;
+}
+
+static bool has_refused(hp_world *world, int rank) {
+    pthread_mutex_lock(&world->share->lock);
+    const bool is_so = world->share->has_refused[rank];
+    pthread_mutex_unlock(&world->share->lock);
+    return is_so;
 }
 
 static hp_status fail_dead(hp_world *world, int rank) {
@@ -267,6 +294,8 @@ static hp_status wait_a_little(hp_world *world, int ms, int rank, const char *wh
     hpi_liveness_poll(world);
     if (hpi_liveness_is_dead(world, rank))
         return fail_dead(world, rank);
+    if (has_refused(world, rank))
+        return HPI_FAIL_RANK(HP_ERR_PEER, rank, "rank %d gave up while the ranks started", rank);
     if (atomic_load_explicit(&world->is_launcher_gone, memory_order_acquire))
         return HPI_FAIL(HP_ERR_PEER, "the launcher (hprun) died before rank %d had %s rank %d",
                         world->rank, what, rank);
@@ -281,12 +310,16 @@ static uint64_t deadline_of(const hp_world *world) {
     return hpi_now_ns() + world->options.start_timeout_ms * UINT64_C(1000000);
 }
 
-hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, int *out_fd) {
+hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, const hp_group *group,
+                            int *out_fd) {
     const uint64_t deadline_ns = deadline_of(world);
     for (;;) {
         HP_TRY(take_in_all(world));
         if (find_parcel(world, from, key, out_fd))
             return HP_OK;
+        const int failed = group ? hpi_group_find_failed(group) : -1;
+        if (failed >= 0)
+            return hpi_group_told(group, failed, "a descriptor was to come");
         HP_TRY(wait_a_little(world, RECEIVE_LOOK_MS, from, "received shared memory from",
                              deadline_ns));
     }
@@ -299,26 +332,39 @@ static ssize_t send_once(hp_world *world, int to, const share_message *message, 
     share_controls controls = {.bytes = {0}};
     struct iovec part = {(void *)(uintptr_t)message, sizeof *message};
     const socklen_t length = address_of(world->share->peers + to * HPI_TOKEN_BYTES, &address);
-    struct msghdr header = {.msg_name = &address,
-                            .msg_namelen = length,
-                            .msg_iov = &part,
-                            .msg_iovlen = 1,
-                            .msg_control = controls.bytes,
-                            .msg_controllen = CMSG_SPACE(sizeof fd)};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&header);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    struct msghdr header = {
+        .msg_name = &address, .msg_namelen = length, .msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        header.msg_control = controls.bytes;
+        header.msg_controllen = CMSG_SPACE(sizeof fd);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    }
     return sendmsg(world->share->fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* To `to`, which has told us its secret. */
+static share_message message_to(const hp_world *world, int to, uint64_t key) {
+    share_message message = {.magic = SHARE_MAGIC, .key = key, .from = world->rank};
+    memcpy(message.secret, world->share->peers + to * HPI_TOKEN_BYTES + NAME_BYTES, SECRET_BYTES);
+    return message;
+}
+
+void hpi_share_refuse(hp_world *world) {
+    for (int i = 0; i < world->n_ranks; i++) {
+        const share_message message = message_to(world, i, KEY_REFUSES);
+        if (i != world->rank) /* a full queue is not waited for: its deadline is the rank's own */
+            (void)send_once(world, i, &message, -1);
+    }
 }
 
 hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
     const uint64_t deadline_ns = deadline_of(world);
     const uint64_t refusal_end_ns = hpi_now_ns() + REFUSAL_NS;
-    const unsigned char *token = world->share->peers + to * HPI_TOKEN_BYTES;
-    share_message message = {.magic = SHARE_MAGIC, .key = key, .from = world->rank};
-    memcpy(message.secret, token + NAME_BYTES, SECRET_BYTES);
+    const share_message message = message_to(world, to, key);
     while (send_once(world, to, &message, fd) < 0) {
         /* a dying process closes its socket a little before it has ended: look more than once */
         if (errno == ECONNREFUSED && hpi_now_ns() > refusal_end_ns)

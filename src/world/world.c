@@ -21,7 +21,7 @@ static void set_life(hp_world *world, unsigned state) {
     atomic_store_explicit(&hpi_world_control(world, world->rank)->life,
                           hpi_life(world->generation, state), memory_order_seq_cst);
     for (int i = 0; i < world->n_ranks; i++)
-        if (i != world->rank)
+        if (i != world->rank && world->segments[i].base)
             hpi_world_wake(world, i);
 }
 
@@ -38,6 +38,10 @@ static hp_status gather(hp_world *world, unsigned state, const char *operation) 
         if (i != world->rank)
             HP_TRY(hpi_world_wait(world, &hpi_world_control(world, i)->life, HP_GE,
                                   hpi_life(world->generation, state), &reason));
+        /* nobody gets further before we have arrived: this one has refused */
+        if (state == HPI_LIFE_ARRIVED && hpi_liveness_is_dead(world, i))
+            return HPI_FAIL_RANK(HP_ERR_PEER, hpi_liveness_origin(world, i),
+                                 "rank %d gave up while the ranks started", i);
     }
     return HP_OK;
 }
@@ -47,7 +51,7 @@ static hp_status take_generation(hp_world *world) {
     hpi_control *control = hpi_world_control(world, world->rank);
     uint64_t life = atomic_load_explicit(&control->life, memory_order_acquire);
     const unsigned state = hpi_life_state(life);
-    const uint64_t next = hpi_life_generation(life) + 1;
+    const uint64_t next = hpi_life_generation(life) + (state != HPI_LIFE_REFUSED);
     if (state == HPI_LIFE_ALIVE || state == HPI_LIFE_ARRIVED ||
         !atomic_compare_exchange_strong_explicit(&control->life, &life,
                                                  hpi_life(next, HPI_LIFE_ARRIVED),
@@ -60,13 +64,10 @@ static hp_status take_generation(hp_world *world) {
 }
 
 static hp_status create_world_group(hp_world *world) {
-    int *ranks = hpi_alloc((size_t)world->n_ranks, sizeof *ranks);
-    if (!ranks)
-        return HP_ERR_MEMORY;
+    int ranks[HPI_MAX_LOCAL];
     for (int i = 0; i < world->n_ranks; i++)
         ranks[i] = i;
     const hp_status status = hp_group_create(world, ranks, world->n_ranks, &world->group);
-    hpi_free(ranks);
     if (!status)
         hpi_group_set_name(world->group, "world");
     return status;
@@ -134,6 +135,7 @@ static void say_started(const hp_world *world) {
 
 static hp_status join(hp_world *world, const hp_world_config *config) {
     hpi_identity identity;
+    HP_TRY(config->version ? hp_version_check(config->version) : HP_OK);
     HP_TRY(hpi_options_load(&world->options));
     HP_TRY(hpi_who_are_we(config, &identity));
     world->rank = identity.rank;
@@ -147,19 +149,38 @@ static hp_status join(hp_world *world, const hp_world_config *config) {
     return meet(world);
 }
 
+/* A rank that fails before it has arrived is dead in the world that the others are making. */
+static void refuse(hpi_control *control, unsigned how) {
+    uint64_t life = atomic_load_explicit(&control->life, memory_order_acquire);
+    const unsigned state = hpi_life_state(life);
+    if (state != HPI_LIFE_ALIVE && state != HPI_LIFE_ARRIVED && state != HPI_LIFE_REFUSED)
+        (void)atomic_compare_exchange_strong_explicit(&control->life, &life,
+                                                      hpi_life(hpi_life_generation(life) + 1, how),
+                                                      memory_order_seq_cst, memory_order_relaxed);
+}
+
 /* Peers that already know of this rank must not wait for it, and should learn whose fault it was.
- */
-static void give_up(hp_world *world) {
-    hp_error record;
-    hp_last_error_get(&record);
+ * `record`: of the failure. */
+static void give_up(hp_world *world, const hp_error *record) {
     if (world->journal)
         hpi_log_failure(&world->journal->log, "world");
-    if (record.status == HP_ERR_PEER && world->segments)
-        hpi_liveness_blame(world, record.world_rank);
+    if (record->status == HP_ERR_PEER && world->segments)
+        hpi_liveness_blame(world, record->world_rank);
     hp_group_destroy(world->group);
     if (world->generation)
         hpi_world_abandon(world);
+    else if (!world->hub && world->segments && world->segments[world->rank].base)
+        refuse(hpi_world_control(world, world->rank), HPI_LIFE_DEAD);
+    if (world->share && record->status != HP_ERR_PEER) /* the end of a peer is seen by everybody */
+        hpi_share_refuse(world);
     world_free(world);
+}
+
+/* The same of a rank that is a thread and may not even have a world. It may come again before the
+ * others do. */
+static void refuse_hub(const hp_world_config *config) {
+    if (config->hub && config->rank >= 0 && config->rank < hpi_hub_size(config->hub))
+        refuse(hpi_hub_control(config->hub, config->rank), HPI_LIFE_REFUSED);
 }
 
 hp_status hp_world_create(const hp_world_config *config, hp_world **out_world) {
@@ -172,13 +193,21 @@ hp_status hp_world_create(const hp_world_config *config, hp_world **out_world) {
     if (config)
         memcpy(&all, config, config->size);
     hp_world *world = hpi_alloc(1, sizeof *world);
-    if (!world)
+    if (!world) {
+        refuse_hub(&all);
         return HP_ERR_MEMORY;
+    }
     world->epoll_fd = -1;
     hpi_probe probe = hpi_probe_begin(HPI_EVENT_world_create, NULL, NULL, 0, 0);
     const hp_status status = join(world, &all);
     if (status) {
-        give_up(world);
+        hp_error record;
+        hp_last_error_get(&record);
+        const bool has_arrived = world->generation;
+        give_up(world, &record);
+        if (!has_arrived)
+            refuse_hub(&all);
+        (void)hpi_error_set(&record);
     } else {
         probe.journal = world->journal;
         probe.rank = world->rank;

@@ -44,6 +44,8 @@ hpi_journal *hpi_world_journal(const hp_world *world);
 /* HP_ERR_FORKED in a child process, HP_ERR_FAILED after a fatal error, else HP_OK. */
 hp_status hpi_world_usable(const hp_world *world);
 
+enum { HPI_MAX_LOCAL = 1024 }; /* ranks of a node */
+
 /* ---- state of the rooms above ------------------------------------------------------------ */
 
 enum { HPI_SLOT_SYMM = 0, HPI_SLOT_COLL = 1, HPI_SLOT_MAIL = 2, HPI_N_SLOTS = 3 };
