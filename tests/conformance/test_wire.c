@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_wire.c - reductions with low precision on the wire, against the oracle, bit for bit.
+ *
+ * Whatever the wire, the result is the fp32 tree sum of the terms, each rounded by the oracle's own
+ * scalar code: for every wire, dtype and op, groups of 1 to 9, counts around blocks of 128, chunks
+ * and cells, in place or apart, symmetric, ordinary and mixed memory, as threads and as processes.
+ * Then which wire a call gets, and what is refused.
+ */
+#include "coll/inside.h"
+#include "support/oracle.h"
+#include "support/ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { MAX_RANKS = 9, GUARD = 64 };
+
+typedef enum whereabouts { SYMMETRIC, ORDINARY, MIXED, APART, ODD, N_MEMORIES } whereabouts;
+
+typedef struct wire_case {
+    hp_collective what;
+    hp_wire wire;
+    hp_dtype dtype;
+    hp_reduce op;
+    uint64_t count; /* of one part, or of the vector */
+    whereabouts where;
+    bool in_place, wire_result;
+} wire_case;
+
+typedef struct bench {
+    hp_group *group;
+    int rank, n;
+    hp_symm memory;
+    unsigned char *symmetric, *ordinary; /* input arena, then output arena */
+    uint64_t arena_bytes, most, n_cases;
+    unsigned char *input, *expected;
+    float *rounded[MAX_RANKS];
+} bench;
+
+/* `most`: elements of the largest input. */
+static void bench_open(bench *b, hp_world *world, uint64_t most) {
+    void *base = NULL;
+    *b = (bench){.group = hp_world_group(world), .most = most, .arena_bytes = most * 4 + 4096};
+    b->rank = hp_group_rank(b->group);
+    b->n = hp_group_size(b->group);
+    RANK_OK(hp_symm_alloc(world, b->group, 2 * b->arena_bytes, 64, &b->memory));
+    RANK_OK(hp_symm_pointer(b->memory, b->rank, b->group, &base));
+    b->symmetric = base;
+    b->ordinary = malloc(2 * b->arena_bytes);
+    b->input = malloc(most * 4);
+    b->expected = malloc(most * 4);
+    RANK_CHECK(b->ordinary && b->input && b->expected);
+    for (int i = 0; i < b->n; i++)
+        RANK_CHECK((b->rounded[i] = malloc(most * sizeof(float))));
+}
+
+static void bench_close(bench *b) {
+    for (int i = 0; i < b->n; i++)
+        free(b->rounded[i]);
+    free(b->input);
+    free(b->expected);
+    free(b->ordinary);
+    RANK_OK(hp_symm_free(b->memory));
+}
+
+/* Uneven parts: some empty, some long. */
+static uint64_t part_of(const wire_case *c, int rank) {
+    if (c->what != HP_REDUCE_SCATTER_V)
+        return c->count;
+    return rank % 3 == 1 ? 0 : c->count / (uint64_t)(1 + rank % 4) + (uint64_t)rank;
+}
+
+static uint64_t begin_of(const wire_case *c, int rank) {
+    uint64_t begin = 0;
+    for (int i = 0; i < rank; i++)
+        begin += part_of(c, i);
+    return begin;
+}
+
+/* Every rank's terms of this rank's result, rounded as they travel; returns how many. */
+static uint64_t round_terms(bench *b, const wire_case *c, uint64_t total, unsigned char *own) {
+    const uint64_t size = hp_dtype_size(c->dtype);
+    const bool is_scatter = c->what != HP_ALL_REDUCE;
+    const uint64_t begin = is_scatter ? begin_of(c, b->rank) : 0;
+    const uint64_t count = is_scatter ? part_of(c, b->rank) : total;
+    for (int i = 0; i < b->n; i++) {
+        oracle_fill(c->dtype, b->input, total, b->n_cases * 100 + (uint64_t)i);
+        oracle_wire(c->wire, c->dtype, b->input + begin * size, b->rounded[i], count);
+        if (i == b->rank)
+            memcpy(own, b->input, total * size);
+    }
+    return count;
+}
+
+static void expect(bench *b, const wire_case *c, uint64_t count) {
+    const void *rows[MAX_RANKS];
+    for (int i = 0; i < b->n; i++)
+        rows[i] = b->rounded[i];
+    if (!c->wire_result) {
+        oracle_reduce(HP_FP32, c->dtype, c->op, rows, b->n, b->expected, count);
+        return;
+    }
+    float *sums = (float *)(void *)b->input;
+    const void *row = b->rounded[0];
+    oracle_reduce(HP_FP32, HP_FP32, c->op, rows, b->n, sums, count);
+    oracle_wire(c->wire, HP_FP32, sums, b->rounded[0], count);
+    oracle_reduce(HP_FP32, c->dtype, HP_SUM, &row, 1, b->expected, count);
+}
+
+static unsigned char *place(const bench *b, const wire_case *c, int arena) {
+    const bool is_ordinary = c->where == ORDINARY || (c->where == MIXED && b->rank % 2 == 1);
+    unsigned char *at = (is_ordinary ? b->ordinary : b->symmetric) + GUARD;
+    if (c->where == APART)
+        at += 64 * b->rank;
+    if (c->where == ODD)
+        at += 3;
+    return at + (uint64_t)arena * b->arena_bytes;
+}
+
+static void run_case(bench *b, const wire_case *c) {
+    static const char *const memories[] = {"symmetric", "ordinary", "mixed", "apart", "odd"};
+    const uint64_t size = hp_dtype_size(c->dtype);
+    const uint64_t total = c->what == HP_ALL_REDUCE ? c->count : begin_of(c, b->n);
+    unsigned char *in = place(b, c, 0), *out = place(b, c, 1);
+    uint64_t counts[MAX_RANKS], first = 0;
+    b->n_cases++;
+    RANK_CHECK(total <= b->most);
+    const uint64_t count = round_terms(b, c, total, in);
+    expect(b, c, count);
+    if (c->in_place)
+        out = in + (c->what == HP_ALL_REDUCE ? 0 : begin_of(c, b->rank) * size);
+    else
+        memset(out - GUARD / 2, 0x5a, count * size + GUARD);
+    for (int i = 0; i < b->n; i++)
+        counts[i] = part_of(c, i);
+
+    hp_coll_call call = HP_COLL_CALL_INIT;
+    call.what = c->what;
+    call.group = b->group;
+    call.in = in;
+    call.out = out;
+    call.count = part_of(c, b->rank);
+    call.in_counts = c->what == HP_REDUCE_SCATTER_V ? counts : NULL;
+    call.dtype = c->dtype;
+    call.op = c->op;
+    call.wire = c->wire;
+    call.wire_result = c->wire_result;
+    RANK_OK(hp_coll_run(&call));
+
+    if (!oracle_same(c->dtype, out, b->expected, count, &first)) {
+        fprintf(stderr,
+                "rank %d of %d: collective %d of %llu %s, op %d, wire %d%s, %s memory%s: element "
+                "%llu of %llu is wrong\n",
+                b->rank, b->n, (int)c->what, (unsigned long long)c->count, hp_dtype_name(c->dtype),
+                (int)c->op, (int)c->wire, c->wire_result ? " (result too)" : "", memories[c->where],
+                c->in_place ? ", in place" : "", (unsigned long long)first,
+                (unsigned long long)count);
+        RANK_CHECK(!"what the oracle expects");
+    }
+    for (int k = 0; !c->in_place && k < GUARD / 2; k++)
+        RANK_CHECK(out[-1 - k] == 0x5a && out[count * size + (uint64_t)k] == 0x5a);
+    RANK_OK(hp_barrier(b->group)); /* no peer writes here any more, nor will before all are ready */
+}
+
+static hp_dtype dtype_at(unsigned i) {
+    static const hp_dtype dtypes[] = {HP_FP32, HP_FP16, HP_BF16};
+    return dtypes[i % 3];
+}
+
+static const hp_collective reductions[] = {HP_ALL_REDUCE, HP_REDUCE_SCATTER, HP_REDUCE_SCATTER_V};
+
+/* Every reduction x wire x dtype x op; the rest turns through its values from case to case. Groups
+ * of more than 4 run every other case each. */
+static void everything(hp_world *world, void *argument) {
+    static const uint64_t counts[] = {1, 127, 128, 129, 300, 511, 1025, 17};
+    bench b;
+    (void)argument;
+    bench_open(&b, world, 12000);
+    unsigned turn = (unsigned)b.n;
+    for (int r = 0; r < 3; r++)
+        for (hp_wire wire = HP_WIRE_FP16; wire <= HP_WIRE_FP8_E5M2; wire++)
+            for (unsigned d = 0; d < 3; d++)
+                for (hp_reduce op = HP_SUM; op <= HP_MIN; op++, turn++)
+                    if (b.n <= 4 || turn % 2 == 0)
+                        run_case(&b,
+                                 &(wire_case){reductions[r], wire, dtype_at(d), op,
+                                              counts[turn % 8], (whereabouts)(turn % N_MEMORIES),
+                                              turn / 8 % 2 == 0, r == 0 && turn / 3 % 2 == 0});
+    bench_close(&b);
+}
+
+/* For two ranks: around the chunk of 2048, and around what a cell of 128 KiB holds, of the vector
+ * (65,536 elements of 16 bits, or results in fp32) or of a part (32,768, or 496 blocks of fp8). */
+static void around_thresholds(hp_world *world, void *argument) {
+    static const struct {
+        hp_collective what;
+        hp_wire wire;
+        uint64_t threshold;
+    } rows[] = {
+        {HP_ALL_REDUCE, HP_WIRE_FP16, 2048},          {HP_ALL_REDUCE, HP_WIRE_FP8_E4M3, 2048},
+        {HP_REDUCE_SCATTER, HP_WIRE_FP8_E5M2, 2048},  {HP_ALL_REDUCE, HP_WIRE_FP16, 65536},
+        {HP_ALL_REDUCE, HP_WIRE_BF16, 65536},         {HP_ALL_REDUCE, HP_WIRE_FP8_E4M3, 65536},
+        {HP_ALL_REDUCE, HP_WIRE_FP8_E5M2, 65536},     {HP_REDUCE_SCATTER, HP_WIRE_BF16, 32768},
+        {HP_REDUCE_SCATTER, HP_WIRE_FP8_E4M3, 63488}, {HP_REDUCE_SCATTER_V, HP_WIRE_FP16, 32768},
+    };
+    bench b;
+    (void)argument;
+    bench_open(&b, world, 2 * 63500);
+    for (unsigned k = 0; k < sizeof rows / sizeof *rows; k++)
+        for (unsigned past = 0; past < 2; past++) {
+            const unsigned turn = 3 * k + past;
+            run_case(&b, &(wire_case){rows[k].what, rows[k].wire, HP_FP32, HP_SUM + past,
+                                      rows[k].threshold - 1 + 2 * past,
+                                      (whereabouts)(turn % N_MEMORIES), turn % 2 == 0,
+                                      rows[k].what == HP_ALL_REDUCE && turn % 4 == 1});
+        }
+    bench_close(&b);
+}
+
+static void test_groups_of_1_to_9(void **state) {
+    (void)state;
+    for (int n = 1; n <= MAX_RANKS; n++)
+        ranks_run(n, RANKS_THREADS, everything, NULL);
+}
+
+static void test_thresholds(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, around_thresholds, NULL);
+}
+
+static void test_processes(void **state) {
+    (void)state;
+    ranks_run(3, RANKS_PROCESSES, everything, NULL);
+    ranks_run(2, RANKS_PROCESSES, around_thresholds, NULL);
+}
+
+/* ---- the same bits, however a vector is cut ---- */
+
+/* Part 1 of a reduce-scatter of 640 is what an all-reduce of these 640 elements alone gives, and an
+ * all-reduce gives the same bits whichever memory its operands lie in. */
+static void cuts(hp_world *world, void *argument) {
+    enum { PART = 640 };
+    hp_group *group = hp_world_group(world);
+    const uint64_t n = (uint64_t)hp_group_size(group), rank = (uint64_t)hp_group_rank(group);
+    static _Thread_local float in[4 * PART], part[PART], whole[PART];
+    (void)argument;
+    oracle_fill(HP_FP32, in, n * PART, 7 + rank);
+    for (hp_wire wire = HP_WIRE_FP16; wire <= HP_WIRE_FP8_E5M2; wire++) {
+        hp_coll_call call = HP_COLL_CALL_INIT;
+        uint64_t first;
+        call.group = group;
+        call.wire = wire;
+        call.what = HP_REDUCE_SCATTER;
+        call.in = in;
+        call.out = part;
+        call.count = PART;
+        RANK_OK(hp_coll_run(&call));
+        for (uint64_t i = 0; i < n; i++) {
+            call.what = HP_ALL_REDUCE;
+            call.in = in + i * PART;
+            call.out = whole;
+            RANK_OK(hp_coll_run(&call));
+            RANK_CHECK(i != rank || oracle_same(HP_FP32, part, whole, PART, &first));
+        }
+    }
+}
+
+static void test_cuts_do_not_show(void **state) {
+    (void)state;
+    ranks_run(4, RANKS_THREADS, cuts, NULL);
+}
+
+/* ---- which wire ---- */
+
+static hp_status choose(hp_world *world, hp_dtype dtype, hp_wire asked, hp_wire *out_wire) {
+    return hpi_wire_choose(hp_world_group(world), dtype, asked, "all_reduce", out_wire);
+}
+
+static void chosen(hp_world *world, void *argument) {
+    const hp_wire *from_environment = argument;
+    hp_wire wire = HP_WIRE_DEFAULT;
+    RANK_OK(choose(world, HP_FP32, HP_WIRE_DEFAULT, &wire));
+    RANK_CHECK(wire == *from_environment);
+    for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++)
+        if (dtype != HP_FP32) { /* the environment speaks of fp32 alone */
+            RANK_OK(choose(world, dtype, HP_WIRE_DEFAULT, &wire));
+            RANK_CHECK(wire == HP_WIRE_FULL);
+        }
+    RANK_OK(choose(world, HP_FP32, HP_WIRE_FULL, &wire)); /* an argument goes before it */
+    RANK_CHECK(wire == HP_WIRE_FULL);
+    RANK_OK(choose(world, HP_FP32, HP_WIRE_FP8_E5M2, &wire));
+    RANK_CHECK(wire == HP_WIRE_FP8_E5M2);
+    RANK_OK(choose(world, HP_BF16, HP_WIRE_BF16, &wire)); /* the dtype itself */
+    RANK_CHECK(wire == HP_WIRE_FULL);
+    RANK_OK(choose(world, HP_BF16, HP_WIRE_FP16, &wire));
+    RANK_CHECK(wire == HP_WIRE_FP16);
+    RANK_FAILS(choose(world, HP_FP64, HP_WIRE_FP16, &wire), HP_ERR_ARGUMENT);
+    RANK_CHECK(strstr(hp_last_error(), "expected fp32, fp16 or bf16 for a wire of fp16"));
+    RANK_FAILS(choose(world, HP_UINT8, HP_WIRE_FP8_E4M3, &wire), HP_ERR_ARGUMENT);
+    RANK_FAILS(choose(world, HP_FP32, (hp_wire)6, &wire), HP_ERR_ARGUMENT);
+    RANK_FAILS(choose(world, HP_FP32, (hp_wire)-1, &wire), HP_ERR_ARGUMENT);
+    RANK_CHECK(wire == HP_WIRE_FP16); /* outputs change only on success */
+}
+
+static void test_SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE(void **state) {
+    static const char name[] = "SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE";
+    static struct {
+        const char *value;
+        hp_wire wire;
+    } rows[] = {{"", HP_WIRE_FULL},
+                {"none", HP_WIRE_FULL},
+                {"fp16", HP_WIRE_FP16},
+                {"bf16", HP_WIRE_BF16},
+                {"fp8", HP_WIRE_FP8_E4M3},
+                {"fp8_e4m3", HP_WIRE_FP8_E4M3},
+                {"fp8_e5m2", HP_WIRE_FP8_E5M2}};
+    hp_world *world = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        setenv(name, rows[i].value, 1);
+        ranks_run(1, RANKS_THREADS, chosen, &rows[i].wire);
+    }
+    setenv(name, "fp4", 1);
+    assert_int_equal(hp_world_create(NULL, &world), HP_ERR_ARGUMENT);
+    assert_non_null(strstr(hp_last_error(), name));
+    assert_non_null(strstr(hp_last_error(), "none|fp16|bf16|fp8_e4m3|fp8_e5m2"));
+    unsetenv(name);
+}
+
+/* The short form takes the environment's wire; a full form that says FULL does not. */
+static void short_form(hp_world *world, void *argument) {
+    const float third = 1.0F / 3, rounded = oracle_from_fp16(oracle_to_fp16(1.0F / 3));
+    float out = 0;
+    hp_coll_call call = HP_COLL_CALL_INIT;
+    (void)argument;
+    RANK_OK(hp_all_reduce(hp_world_group(world), &third, &out, 1, HP_FP32, HP_SUM));
+    RANK_CHECK(out == rounded + rounded);
+    call.what = HP_ALL_REDUCE;
+    call.group = hp_world_group(world);
+    call.in = &third;
+    call.out = &out;
+    call.count = 1;
+    call.wire = HP_WIRE_FULL;
+    RANK_OK(hp_coll_run(&call));
+    RANK_CHECK(out == third + third);
+}
+
+static void test_an_argument_goes_before_the_environment(void **state) {
+    (void)state;
+    setenv("SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE", "fp16", 1);
+    ranks_run(2, RANKS_THREADS, short_form, NULL);
+    unsetenv("SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_groups_of_1_to_9),
+        cmocka_unit_test(test_thresholds),
+        cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_cuts_do_not_show),
+        cmocka_unit_test(test_SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE),
+        cmocka_unit_test(test_an_argument_goes_before_the_environment),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
