@@ -69,7 +69,11 @@ static hp_status run_here(hp_group *group, hp_collective what, const hpi_coll *c
     if (what != HP_SEND && what != HP_RECV)
         return hpi_coll_run(group, what, c, true, NULL);
     HP_TRY(hpi_mailbox_check(group, what, c));
-    return what == HP_SEND ? hpi_mailbox_send(group, c) : hpi_mailbox_recv(group, c);
+    const hpi_probe probe = hpi_probe_begin(
+        what == HP_SEND ? HPI_EVENT_send : HPI_EVENT_recv, hpi_world_journal(hp_group_world(group)),
+        hpi_group_name(group), 0, c->count * hp_dtype_size(c->dtype));
+    return hpi_probe_end(&probe,
+                         what == HP_SEND ? hpi_mailbox_send(group, c) : hpi_mailbox_recv(group, c));
 }
 
 /* What a stream is given. */
@@ -127,7 +131,7 @@ static hp_status push_arrays(hp_stream *stream, const pushed *head) {
     return status;
 }
 
-static hp_status run_call(const hp_coll_call *call) {
+static hp_status start_call(const hp_coll_call *call) {
     hpi_coll c;
     HP_TRY(make_coll(call, &c));
     if (!call->stream)
@@ -136,6 +140,11 @@ static hp_status run_call(const hp_coll_call *call) {
     if (hpi_is_v(call->what))
         return push_arrays(call->stream, &p);
     return push(call->stream, &p, sizeof p);
+}
+
+static hp_status run_call(const hp_coll_call *call) {
+    hpi_journal *journal = call->group ? hpi_world_journal(hp_group_world(call->group)) : NULL;
+    return hpi_tell_failure(journal, "coll", start_call(call));
 }
 
 /* ---- the doors ---- */

@@ -126,6 +126,9 @@ static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
     atomic_store_explicit(&run->state->seq, seq, memory_order_relaxed);
     run->seq = seq;
     hpi_parts_lay(run);
+    hpi_probe probe = hpi_probe_begin(
+        hpi_collective_event(run->what), hpi_world_journal(hp_group_world(run->group)),
+        hpi_group_name(run->group), seq, hpi_max(run->in_bytes, run->out_bytes));
     hp_status status = run->n == 1 ? run_alone(run) : run_together(run);
     if (status == HP_OK && is_public && is_read_by_peers(run))
         status = hpi_coll_drain(run->group, seq);
@@ -133,17 +136,22 @@ static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
         hpi_group_fail(run->group);
     else if (out_seq)
         *out_seq = seq;
-    return status;
+    probe.note = run->algorithm ? run->algorithm->name : NULL;
+    return hpi_probe_end(&probe, status);
 }
 
 hp_status hpi_coll_run(hp_group *group, hp_collective what, const hpi_coll *c, bool is_public,
                        uint64_t *out_seq) {
     hpi_run run;
-    HP_TRY(hpi_coll_check(group, what, c, &run));
-    HP_TRY(hpi_group_enter(group, run.name));
-    const hp_status status = run_entered(&run, is_public, out_seq);
-    hpi_group_leave(group);
-    return status;
+    hp_status status = hpi_coll_check(group, what, c, &run);
+    if (status == HP_OK)
+        status = hpi_group_enter(group, run.name);
+    if (status == HP_OK) {
+        status = run_entered(&run, is_public, out_seq);
+        hpi_group_leave(group);
+    }
+    return hpi_tell_failure(group ? hpi_world_journal(hp_group_world(group)) : NULL, "coll",
+                            status);
 }
 
 /* ---- the door of the room ---- */

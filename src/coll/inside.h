@@ -106,6 +106,15 @@ const char *hpi_reduce_name(hp_reduce op);
 const char *hpi_collective_name(hp_collective what);
 const char *hpi_wire_name(hp_wire wire);
 
+/* The probe of a collective: the rows of events.def stand in the order of hp_collective. */
+static inline hpi_event hpi_collective_event(hp_collective what) {
+    _Static_assert(HPI_EVENT_all_reduce - HPI_EVENT_all_gather == HP_ALL_REDUCE &&
+                       HPI_EVENT_broadcast - HPI_EVENT_all_gather == HP_BROADCAST &&
+                       HPI_EVENT_recv - HPI_EVENT_all_gather == HP_RECV,
+                   "events.def and hp_collective differ");
+    return (hpi_event)(HPI_EVENT_all_gather + (int)what);
+}
+
 /* ---- enter.c ---- */
 
 /* Meet: returns when every member has entered this collective and all mean the same, with

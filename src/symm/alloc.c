@@ -262,11 +262,32 @@ static hp_status take(const request *q, hp_symm *out_memory) {
 
 /* ---- the doors ---- */
 
+/* Who fills the reservation soon learns of it in the log. */
+static void warn_when_full(hpi_symm_state *s, hpi_journal *journal) {
+    if (!hpi_journal_has(journal, HPI_LOG_WARNING))
+        return;
+    pthread_mutex_lock(&s->lock);
+    const uint64_t used = s->heap.used_bytes, size = s->heap.size_bytes;
+    pthread_mutex_unlock(&s->lock);
+    if (used > size / 10 * 9)
+        HPI_SAY(journal, HPI_LOG_WARNING, "symm",
+                "%llu of %llu bytes of symmetric memory are taken "
+                "(SYMMETRIC_MEMORY_HEAP_SIZE)",
+                (unsigned long long)used, (unsigned long long)size);
+}
+
 static hp_status take_entered(request *q, const char *call, hp_symm *out_memory) {
-    HP_TRY(hpi_group_enter(q->group, call));
-    const hp_status status = take(q, out_memory);
-    hpi_group_leave(q->group);
-    return status;
+    hpi_journal *journal = hpi_world_journal(hp_group_world(q->group));
+    const hpi_probe probe =
+        hpi_probe_begin(HPI_EVENT_symm_alloc, journal, hpi_group_name(q->group), 0, q->bytes);
+    hp_status status = hpi_group_enter(q->group, call);
+    if (status == HP_OK) {
+        status = take(q, out_memory);
+        hpi_group_leave(q->group);
+    }
+    if (status == HP_OK)
+        warn_when_full(q->state, journal);
+    return hpi_probe_end(&probe, status);
 }
 
 static hp_status request_begin(hp_world *world, hp_group *group, request *out_request) {
@@ -294,7 +315,7 @@ hp_status hp_symm_alloc(hp_world *world, hp_group *group, uint64_t bytes, uint64
     request q = {.bytes = bytes, .alignment = alignment ? alignment : DEFAULT_ALIGNMENT};
     if (!out_memory)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the handle, given NULL");
-    HP_TRY(request_begin(world, group, &q));
+    HP_TRY(hpi_tell_failure(hpi_world_journal(world), "symm", request_begin(world, group, &q)));
     return take_entered(&q, "hp_symm_alloc", out_memory);
 }
 
@@ -303,7 +324,7 @@ hp_status hp_symm_alloc_spanning(hp_world *world, hp_group *group, uint64_t byte
     request q = {.bytes = bytes_per_rank, .alignment = DEFAULT_ALIGNMENT, .is_spanning = true};
     if (!out_memory)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the handle, given NULL");
-    HP_TRY(request_begin(world, group, &q));
+    HP_TRY(hpi_tell_failure(hpi_world_journal(world), "symm", request_begin(world, group, &q)));
     return take_entered(&q, "hp_symm_alloc_spanning", out_memory);
 }
 
@@ -361,11 +382,9 @@ static hp_status find_block(hp_symm memory, hpi_symm_state **out_state,
     return HP_OK;
 }
 
-hp_status hp_symm_free(hp_symm memory) {
+static hp_status free_block(hp_symm memory) {
     hpi_symm_state *s;
     const hpi_block *block;
-    if (!memory.world && !memory.id)
-        return HP_OK;
     HP_TRY(find_block(memory, &s, &block));
     hp_group *group = block->group;
     HP_TRY(hpi_group_enter(group, "hp_symm_free"));
@@ -374,6 +393,14 @@ hp_status hp_symm_free(hp_symm memory) {
         give_back(s, block);
     hpi_group_leave(group);
     return status;
+}
+
+hp_status hp_symm_free(hp_symm memory) {
+    if (!memory.world && !memory.id)
+        return HP_OK;
+    const hpi_probe probe =
+        hpi_probe_begin(HPI_EVENT_symm_free, hpi_world_journal(memory.world), NULL, 0, 0);
+    return hpi_probe_end(&probe, free_block(memory));
 }
 
 void hpi_symm_drop(hp_symm memory) {

@@ -98,12 +98,14 @@ void hpi_journal_destroy(hpi_journal *journal) {
 /* "all_reduce #17 of world, 4096 bytes by push, 23.4 us" */
 static void put_line(const hpi_probe *p, uint64_t ns) {
     const struct event_row *row = &event_rows[p->event];
-    char number[32] = "";
+    char number[32] = "", bytes[40] = "";
     if (p->seq)
         snprintf(number, sizeof number, " #%llu", (unsigned long long)p->seq);
-    HPI_SAY(p->journal, row->level, row->room, "%s%s%s%s, %llu bytes%s%s, %.1f us", row->name,
-            number, p->group ? " of " : "", p->group ? p->group : "", (unsigned long long)p->bytes,
-            p->note ? " by " : "", p->note ? p->note : "", (double)ns / 1e3);
+    if (p->bytes)
+        snprintf(bytes, sizeof bytes, ", %llu bytes", (unsigned long long)p->bytes);
+    HPI_SAY(p->journal, row->level, row->room, "%s%s%s%s%s%s%s, %.1f us", row->name, number,
+            p->group ? " of " : "", p->group ? p->group : "", bytes, p->note ? " by " : "",
+            p->note ? p->note : "", (double)ns / 1e3);
 }
 
 void hpi_probe_tell(const hpi_probe *p, hp_status status) {

@@ -92,16 +92,11 @@ static hp_status take_lines(hp_group *group, uint32_t slot, uint64_t base) {
 }
 
 /* First the directory: a member that then has no memory for the group can say so in it. */
-hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
-                          hp_group **out_group) {
+static hp_status create(hp_world *world, const int *world_ranks, int n_ranks,
+                        hp_group **out_group) {
     int rank;
     uint32_t slot;
     uint64_t base;
-    if (!world || !world_ranks || !out_group || n_ranks < 1)
-        return HPI_FAIL(HP_ERR_ARGUMENT,
-                        "expected a world, a list of at least one rank and a place for the group, "
-                        "given %p, %p, %d ranks, %p",
-                        (void *)world, (const void *)world_ranks, n_ranks, (void *)out_group);
     HP_TRY(hpi_world_usable(world));
     HP_TRY(check_members(world, world_ranks, n_ranks, &rank));
     HP_TRY(hpi_directory_join(world, world_ranks, n_ranks, &slot, &base));
@@ -114,6 +109,20 @@ hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
     }
     *out_group = group;
     return HP_OK;
+}
+
+hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
+                          hp_group **out_group) {
+    if (!world || !world_ranks || !out_group || n_ranks < 1)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected a world, a list of at least one rank and a place for the group, "
+                        "given %p, %p, %d ranks, %p",
+                        (void *)world, (const void *)world_ranks, n_ranks, (void *)out_group);
+    hpi_probe probe = hpi_probe_begin(HPI_EVENT_group_create, hpi_world_journal(world), NULL, 0, 0);
+    const hp_status status = create(world, world_ranks, n_ranks, out_group);
+    if (status == HP_OK)
+        probe.group = (*out_group)->name;
+    return hpi_probe_end(&probe, status);
 }
 
 void hp_group_destroy(hp_group *group) {
@@ -189,21 +198,28 @@ hp_status hp_group_split(hp_group *parent, int color, int key, hp_group **out_gr
     if (!parent || !out_group)
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected a group and a place for the new one, given NULL");
-    HP_TRY(hpi_group_enter(parent, __func__));
-    const hp_status status = split(parent, color, key, out_group);
-    hpi_group_leave(parent);
-    return status;
+    const hpi_probe probe = hpi_probe_begin(HPI_EVENT_group_split, hpi_world_journal(parent->world),
+                                            parent->name, 0, 0);
+    hp_status status = hpi_group_enter(parent, __func__);
+    if (status == HP_OK) {
+        status = split(parent, color, key, out_group);
+        hpi_group_leave(parent);
+    }
+    return hpi_probe_end(&probe, status);
 }
 
 hp_status hp_group_duplicate(hp_group *group, hp_group **out_group) {
     if (!group || !out_group)
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected a group and a place for the new one, given NULL");
-    HP_TRY(hpi_group_enter(group, __func__));
-    const hp_status status =
-        hp_group_create(group->world, group->world_ranks, group->size, out_group);
-    hpi_group_leave(group);
-    return status;
+    const hpi_probe probe = hpi_probe_begin(HPI_EVENT_group_duplicate,
+                                            hpi_world_journal(group->world), group->name, 0, 0);
+    hp_status status = hpi_group_enter(group, __func__);
+    if (status == HP_OK) {
+        status = create(group->world, group->world_ranks, group->size, out_group);
+        hpi_group_leave(group);
+    }
+    return hpi_probe_end(&probe, status);
 }
 
 /* ---- what a group is ---------------------------------------------------------------------- */

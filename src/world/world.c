@@ -124,7 +124,7 @@ static void say_started(const hp_world *world) {
     (void)hpi_world_segment(world, world->rank, &bytes);
     HPI_SAY(
         world->journal, HPI_LOG_INFO, "world",
-        "start: %d rank%s on this node, %s; %d cores allowed, waits %s; %llu bytes of symmetric "
+        "start: %d rank%s on this node, %s; %d cores allowed, ranks %s; %llu bytes of symmetric "
         "memory reserved; library %s (%s), pid %d",
         world->n_ranks, world->n_ranks == 1 ? "" : "s",
         hpi_world_is_threads(world) ? "threads" : "processes",
