@@ -139,14 +139,17 @@ hp_status bench_fill(void *argument) {
 }
 
 void bench_spoil(bench *b) {
-    memset(b->out, SPOILED, bench_has_data(b->op) ? b->out_bytes : 0);
+    if (b->out_bytes)
+        memset(b->out, SPOILED, b->out_bytes);
 }
 
 /* Words at any address; the last of them takes what is left. */
 hp_status bench_read(void *argument) {
     bench *b = argument;
-    const uint64_t bytes = bench_has_data(b->op) ? b->out_bytes : 0;
+    const uint64_t bytes = b->out_bytes;
     uint64_t sum = 0, word = 0, at = 0;
+    if (!bytes)
+        return HP_OK;
     for (; at + sizeof word <= bytes; at += sizeof word) {
         memcpy(&word, b->out + at, sizeof word);
         sum += word;
