@@ -75,8 +75,16 @@ void hp_hub_destroy(hp_hub *hub);
  * is its position in the list. Threads: set-up calls one at a time per world; a group from one
  * thread at a time (BUSY otherwise), different groups concurrently.
  *
- * Collective over the listed ranks only, all giving the same list; other ranks take no part.
- * Errors: ARGUMENT (rank out of range or twice, own rank missing), TIMEOUT, PEER. */
+ * Collective over the listed ranks only, all giving the same list; other ranks take no part. Waits
+ * for nobody: what is wrong with another member (its list differs, it has no memory, it never comes)
+ * is told by the first call that needs it: MISMATCH where two ranks wait for each other in groups
+ * that the other never created.
+ *
+ * A failure that is not about the arguments fails the group on every member: their calls in it end
+ * with the status of the first failure (PEER for FAILED), naming that rank and its cause; a TIMEOUT
+ * of one is so a TIMEOUT of all. Ranks that are in different calls of one group get MISMATCH, and
+ * who waits for a rank that has destroyed the group PEER.
+ * Errors: ARGUMENT (rank out of range or twice, own rank missing), MEMORY, LIMIT, TIMEOUT, PEER. */
 HP_MUST_CHECK hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
                                         hp_group **out_group);
 /* Collective over the parent: members with the same color form a group, ordered by key, then by

@@ -54,13 +54,16 @@ hp_status hpi_crossed_check(const hpi_reason *r) {
                                  "expected every rank of %s to make the same call: rank %d made "
                                  "%s, rank %d made %s, and each waits for the other",
                                  group->name, mine, r->operation, whom, theirs.operation);
-        if (is_crossed_group(r, &theirs))
+        if (is_crossed_group(r, &theirs)) {
+            /* they learn it now: we shall not wait for them any longer */
+            hpi_directory_disown(group->world, (uint32_t)(theirs.slot - 1));
             return HPI_FAIL_RANK(HP_ERR_MISMATCH, whom,
                                  "expected every member to create the same groups: rank %d waits "
                                  "in %s of %s, which rank %d never created, and rank %d in %s of "
                                  "%s, which rank %d never created",
                                  mine, r->operation, group->name, whom, whom, theirs.operation,
                                  theirs.group, mine);
+        }
     }
     return HP_OK;
 }

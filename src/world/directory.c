@@ -82,6 +82,11 @@ static bool has_joined(const hpi_entry *e, int world_rank) {
     return bits >> (world_rank % 64) & 1;
 }
 
+static void mark_joined(hpi_entry *e, int world_rank) {
+    atomic_fetch_or_explicit(&e->joined[world_rank / 64], UINT64_C(1) << (world_rank % 64),
+                             memory_order_relaxed);
+}
+
 /* The oldest group of this list that we have not joined yet. */
 static hpi_entry *find_entry(const hp_world *world, const membership *m) {
     hpi_directory *d = directory_of(world);
@@ -146,8 +151,7 @@ hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_rank
     hpi_entry *e = find_entry(world, &m);
     const hp_status status = e ? HP_OK : new_entry(world, &m, world_ranks, &e);
     if (!status) {
-        atomic_fetch_or_explicit(&e->joined[world->rank / 64], UINT64_C(1) << (world->rank % 64),
-                                 memory_order_relaxed);
+        mark_joined(e, world->rank);
         *out_slot = (uint32_t)(e - directory_of(world)->entries);
         *out_base = e->base;
     }
@@ -162,6 +166,21 @@ void hpi_directory_leave(hp_world *world, uint32_t slot) {
     /* the last one's release follows everybody's last write to the lines */
     if (atomic_fetch_add_explicit(&e->n_left, 1, memory_order_acq_rel) + 1 == size)
         atomic_store_explicit(&e->generation, 0, memory_order_release);
+}
+
+void hpi_directory_disown(hp_world *world, uint32_t slot) {
+    hpi_entry *e = &directory_of(world)->entries[slot];
+    hp_error record;
+    hp_last_error_get(&record);
+    const bool is_locked = directory_lock(world) == HP_OK;
+    const bool is_ours = is_locked && is_live(world, e) && !has_joined(e, world->rank);
+    if (is_ours)
+        mark_joined(e, world->rank);
+    if (is_locked)
+        directory_unlock(world);
+    if (is_ours)
+        hpi_directory_refuse(world, slot, HP_ERR_MISMATCH);
+    (void)hpi_error_set(&record);
 }
 
 void hpi_directory_refuse(hp_world *world, uint32_t slot, hp_status status) {

@@ -156,6 +156,8 @@ hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_rank
 void hpi_directory_leave(hp_world *world, uint32_t slot);
 /* Leave a group that this rank has joined and cannot take part in, because of `status`. */
 void hpi_directory_refuse(hp_world *world, uint32_t slot, hp_status status);
+/* The same of a group that this rank never created, though others of it wait there: MISMATCH. */
+void hpi_directory_disown(hp_world *world, uint32_t slot);
 /* The member that has refused, -1: none. */
 int hpi_directory_refused(const hp_world *world, uint32_t slot, hp_status *out_status);
 bool hpi_directory_has_joined(const hp_world *world, uint32_t slot, int world_rank);

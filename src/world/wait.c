@@ -225,7 +225,8 @@ static hp_status look_at_group(const wait_state *w) {
     wait_text(w, waited, sizeof waited);
     if (failed >= 0)
         return hpi_group_told(group, failed, waited);
-    return HPI_FAIL_RANK(refusal, refused, "rank %d could not create the group (%s): %s", refused,
+    return HPI_FAIL_RANK(refusal, refused, "rank %d %s this group (%s): %s", refused,
+                         refusal == HP_ERR_MISMATCH ? "never created" : "could not create",
                          hp_status_text(refusal), waited);
 }
 
