@@ -58,7 +58,10 @@ int hpi_group_find_failed(const hp_group *group) {
 
 static void publish(hp_group *group) {
     const hp_error *error = &group->error;
-    const char *call = atomic_load_explicit(&group->call, memory_order_relaxed);
+    /* a message fails the group beside its collectives, and says itself what it is */
+    const char *call = atomic_load_explicit(&group->is_busy, memory_order_relaxed)
+                           ? atomic_load_explicit(&group->call, memory_order_relaxed)
+                           : NULL;
     char sentence[HPI_FAILURE_WORDS * 8];
     snprintf(sentence, sizeof sentence, "%s%s%s", call ? call : "", call ? ": " : "",
              error->message);

@@ -9,6 +9,7 @@
 #include "inside.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -125,11 +126,22 @@ int hpi_liveness_origin(hp_world *world, int world_rank) {
     return world_rank;
 }
 
+static hp_status look_for_failure(const hp_group *group, const char *operation) {
+    char doing[64];
+    const int failed = hpi_group_find_failed(group);
+    if (failed < 0)
+        return HP_OK;
+    snprintf(doing, sizeof doing, "rank %d was in %s", group->world->rank, operation);
+    return hpi_group_told(group, failed, doing);
+}
+
 hp_status hpi_group_look(const hp_group *group, int rank, const char *operation) {
     hp_world *world = group->world;
     const int world_rank = group->world_ranks[rank];
     hpi_liveness_poll(world);
     const bool is_dead = hpi_liveness_is_dead(world, world_rank);
+    if (!is_dead) /* first: who has failed may have left because of it */
+        HP_TRY(look_for_failure(group, operation));
     if (!is_dead && !hpi_liveness_has_left(world, world_rank))
         return HP_OK;
     const int culprit = is_dead ? hpi_liveness_origin(world, world_rank) : world_rank;

@@ -102,8 +102,8 @@ hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
  * bytes) get MISMATCH; a failed exchange fails the group. Collective; for set-up calls. */
 hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint64_t *words,
                              int n_words, uint64_t *out_words);
-/* Is `rank` of the group still there? For who works on without waiting for it. A system call.
- * Errors: PEER naming it. */
+/* Is `rank` of the group still there, and has no member failed? For who works on without waiting.
+ * A system call. Errors: PEER naming it, or the group's failure. */
 hp_status hpi_group_look(const hp_group *group, int rank, const char *operation);
 /* The failed group's record as this thread's, else HP_OK. */
 hp_status hpi_group_check(const hp_group *group);
