@@ -3,8 +3,8 @@
  * test_symm.c - the symmetric heap: places, handles, signals, and what must be refused.
  *
  * The list of free extents against a map of bytes; then ranks as threads: offsets that differ,
- * every (rank, offset) translated right (S8), stale handles (S11), sizes that differ (S12), signals
- * of overlapping groups (S1), groups in any order (S2), set-up in different orders (S4).
+ * every (rank, offset) translated right, stale handles, sizes that differ. What has gone wrong for
+ * others is in tests/field/test_symmetric_memory.c.
  */
 #include "support/ranks.h"
 #include "symm/heap.h"
@@ -397,89 +397,6 @@ static void ping_pong_body(hp_world *world, void *argument) {
     RANK_OK(hp_symm_free(memory));
 }
 
-/* S1: words at the same offset of two groups' memory; each rank adds to both in a different order.
- * A wait of one group never ends by the other's signals. */
-static void overlapping_body(hp_world *world, void *argument) {
-    static const int members[2][3] = {{0, 1, 2}, {1, 2, 3}};
-    const int rank = hp_world_rank(world);
-    hp_group *groups[2] = {NULL, NULL};
-    hp_symm memories[2] = {{0}, {0}};
-    (void)argument;
-    for (int g = 0; g < 2; g++) {
-        if (rank < members[g][0] || rank > members[g][2])
-            continue;
-        RANK_OK(hp_group_create(world, members[g], 3, &groups[g]));
-        RANK_OK(hp_symm_alloc(world, groups[g], 64, 0, &memories[g]));
-    }
-    for (uint64_t round = 1; round <= 200; round++)
-        for (int k = 0; k < 2; k++) {
-            const int g = ((int)round + rank + k) % 2;
-            void *word = NULL;
-            if (!groups[g])
-                continue;
-            for (int r = 0; r < 3; r++)
-                RANK_OK(hp_symm_signal(memories[g], 8, HP_SIGNAL_ADD, g ? 1000 : 1, r, groups[g]));
-            RANK_OK(hp_symm_pointer(memories[g], hp_group_rank(groups[g]), NULL, &word));
-            const uint64_t now = atomic_load((_Atomic uint64_t *)((uint64_t *)word + 1));
-            RANK_CHECK(now % (g ? 1000 : 1) == 0 && now <= 3 * 200 * (g ? 1000 : 1));
-        }
-    for (int g = 0; g < 2; g++) {
-        if (!groups[g])
-            continue;
-        RANK_OK(hp_symm_wait(memories[g], 8, HP_EQ, 600 * (g ? 1000 : 1), 0));
-        RANK_OK(hp_symm_free(memories[g]));
-        hp_group_destroy(groups[g]);
-    }
-}
-
-/* S2: set-up and collectives on subgroups that leave a rank out, then on the world, in 100 orders.
- */
-static void subgroups_body(hp_world *world, void *argument) {
-    const int rank = hp_world_rank(world), n = hp_world_size(world);
-    uint64_t seed = 11;
-    (void)argument;
-    for (int i = 0; i < 100; i++) {
-        const int left_out = (int)(hpi_random_next(&seed) % (uint64_t)n);
-        int members[16], n_members = 0;
-        hp_symm some = {0}, all;
-        hp_group *group = NULL;
-        for (int r = 0; r < n; r++)
-            if (r != left_out)
-                members[n_members++] = r;
-        if (rank != left_out) {
-            RANK_OK(hp_group_create(world, members, n_members, &group));
-            RANK_OK(hp_symm_alloc(world, group, 100 + (uint64_t)i, 0, &some));
-            RANK_OK(hp_barrier(group));
-        }
-        RANK_OK(hp_symm_alloc(world, NULL, 200, 0, &all));
-        RANK_OK(hp_barrier(hp_world_group(world)));
-        if (i % 2)
-            RANK_OK(hp_symm_free(all));
-        if (rank != left_out)
-            RANK_OK(hp_symm_free(some));
-        if (i % 2 == 0)
-            RANK_OK(hp_symm_free(all));
-        hp_group_destroy(group);
-    }
-}
-
-/* S4: rank 0 allocates, then meets; the others meet, then allocate. Nobody may hang. */
-static void crossed_body(hp_world *world, void *argument) {
-    hp_symm memory;
-    (void)argument;
-    hp_status status = HP_OK;
-    if (hp_world_rank(world) == 0) {
-        status = hp_symm_alloc(world, NULL, 64, 0, &memory);
-        if (status == HP_OK)
-            status = hp_barrier(hp_world_group(world));
-    } else {
-        status = hp_barrier(hp_world_group(world));
-        if (status == HP_OK)
-            status = hp_symm_alloc(world, NULL, 64, 0, &memory);
-    }
-    RANK_CHECK(status == HP_ERR_MISMATCH);
-}
-
 /* ---- threads of one rank ---- */
 
 typedef struct reader {
@@ -556,17 +473,8 @@ THREADS(test_handles, 3, handles_body)
 THREADS(test_members, 3, members_body)
 THREADS(test_sizes_differ, 4, mismatch_body)
 THREADS(test_ping_pong, 2, ping_pong_body)
-THREADS(test_overlapping_groups, 4, overlapping_body)
-THREADS(test_subgroups, 4, subgroups_body)
 THREADS(test_readers, 3, readers_body)
 THREADS(test_other_call, 2, other_call_body)
-
-static void test_crossed_order(void **state) {
-    (void)state;
-    setenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS", "200", 1);
-    ranks_run(3, RANKS_THREADS, crossed_body, NULL);
-    unsetenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS");
-}
 
 static void test_processes(void **state) {
     (void)state;
@@ -589,9 +497,6 @@ int main(void) {
         cmocka_unit_test(test_members),
         cmocka_unit_test(test_sizes_differ),
         cmocka_unit_test(test_ping_pong),
-        cmocka_unit_test(test_overlapping_groups),
-        cmocka_unit_test(test_subgroups),
-        cmocka_unit_test(test_crossed_order),
         cmocka_unit_test(test_readers),
         cmocka_unit_test(test_other_call),
         cmocka_unit_test(test_processes),
