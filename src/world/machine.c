@@ -324,7 +324,7 @@ static void limit_job(hp_machine_job *job, uint64_t bytes, const char *why, cons
 
 /* A launcher holds 4 descriptors for each rank while it starts them, a rank one for each peer. */
 static int most_ranks(const hp_machine *m) {
-    enum { PER_RANK = 4, BESIDE = 16 };
+    enum { PER_RANK = 4, BESIDE = 8 };
     const uint64_t n = m->n_descriptors > BESIDE ? (m->n_descriptors - BESIDE) / PER_RANK : 0;
     return (int)hpi_min(n, HPI_MAX_LOCAL);
 }

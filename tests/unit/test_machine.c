@@ -250,6 +250,7 @@ static void test_plan_of_a_job(void **state) {
     assert_int_equal(job.reserved_bytes, 64 * GIB);
     assert_string_equal(job.limited_by, "MemAvailable");
     assert_int_equal(job.can_spin, 0);
+    assert_int_equal(job.most_ranks, 254);
     assert_int_equal(hp_machine_plan(&m, 2, &job), HP_OK);
     assert_int_equal(job.can_spin, 1);
 
