@@ -167,9 +167,11 @@ init {
         run drain(SENDER); run drain(RECEIVER);
         if
         :: is_weak ->
-            for (word : 0 .. N_WORDS - 1) {
-                run overtake(SENDER, word);
-                run overtake(RECEIVER, word)
+            run overtake(RECEIVER, TAKEN);
+            run overtake(RECEIVER, WANTED);
+            run overtake(SENDER, POSTED);
+            for (word : SOURCE .. N_WORDS - 1) {
+                run overtake(SENDER, word)
             }
         :: else
         fi
