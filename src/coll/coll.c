@@ -103,6 +103,11 @@ static bool is_read_by_peers(const hpi_run *run) {
     return run->algorithm && run->algorithm->needs != HPI_NEEDS_WORDS;
 }
 
+/* Peers write what we return: it is there when they have finished. */
+static bool is_written_by_peers(const hpi_run *run) {
+    return run->algorithm && (run->algorithm->needs == HPI_NEEDS_OUTPUTS || hpi_wire_pushes(run));
+}
+
 static hp_status run_together(hpi_run *run) {
     HP_TRY(hpi_coll_enter(run));
     if (run->what == HP_BARRIER)
@@ -111,9 +116,7 @@ static hp_status run_together(hpi_run *run) {
         HP_TRY(run->algorithm->run(run));
     run->state->last = run->algorithm;
     hpi_line_post(run->group, HPI_LINE_READ, run->seq);
-    if (run->algorithm && run->algorithm->needs == HPI_NEEDS_OUTPUTS)
-        return hpi_coll_drain(run->group, run->seq); /* peers write what we return */
-    return HP_OK;
+    return is_written_by_peers(run) ? hpi_coll_drain(run->group, run->seq) : HP_OK;
 }
 
 static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {

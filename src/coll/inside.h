@@ -197,6 +197,8 @@ hp_status hpi_wire_choose(hp_group *group, hp_dtype dtype, hp_wire asked, const 
                           hp_wire *out_wire);
 hp_status hpi_scatter_reduce_wire(hpi_run *run);
 hp_status hpi_reduce_wire(hpi_run *run);
+/* Do the owners store their results straight into every output? */
+bool hpi_wire_pushes(const hpi_run *run);
 hp_status hpi_wire_alone(hpi_run *run); /* in a group of one */
 
 /* ---- mailbox.c: send and receive ---- */
