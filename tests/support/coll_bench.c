@@ -208,6 +208,18 @@ static void place_both(const bench *b, const coll_case *c, unsigned char **out_i
 
 /* ---- before the call ---- */
 
+/* Bytes of an arena that the case can touch, and a margin. */
+static uint64_t reach(const bench *b, const coll_case *c) {
+    const uint64_t size = hpi_max(hp_dtype_size(c->dtype), hp_dtype_size(c->out_dtype));
+    const uint64_t gap = 3 + BENCH_MAX_RANKS;
+    uint64_t in = gap, out = gap;
+    for (int q = 0; q < n_in_pieces(b, c); q++)
+        in += in_length(b, c, b->rank, q) + gap;
+    for (int q = 0; q < n_out_pieces(b, c); q++)
+        out += out_length(b, c, b->rank, q) + gap;
+    return hpi_min(b->arena_bytes, hpi_max(in, out) * size + 1024);
+}
+
 static void fill(const bench *b, const coll_case *c, unsigned char *in, uint64_t seed) {
     const uint64_t size = hp_dtype_size(c->dtype);
     for (int i = 0; i < b->n; i++)
@@ -360,7 +372,7 @@ static void check(const bench *b, const coll_case *c, const unsigned char *out,
             fail_case(b, c, "wrong", q, first);
         memcpy(b->image + (at - arena), at, length * size);
     }
-    if (memcmp(arena, b->image, b->arena_bytes) != 0)
+    if (memcmp(arena, b->image, reach(b, c)) != 0)
         fail_case(b, c, "written outside", -1, 0);
 }
 
@@ -376,13 +388,14 @@ static bool input_is_kept(const bench *b, const coll_case *c, const unsigned cha
 void bench_run(bench *b, const coll_case *c) {
     unsigned char *in, *out;
     uint64_t to_drain = 0;
+    const uint64_t n_bytes = reach(b, c);
     const bool is_one = c->in_place || c->what == HP_BROADCAST;
     unsigned char *arena = arena_of(b, c, is_one ? 0 : 1);
     b->n_cases++; /* the same on all ranks */
     place_both(b, c, &in, &out);
-    memset(arena, 0xee, b->arena_bytes);
+    memset(arena, 0xee, n_bytes);
     fill(b, c, in, b->n_cases * 1024);
-    memcpy(b->image, arena, b->arena_bytes);
+    memcpy(b->image, arena, n_bytes);
     if (call(b, c, in, out, &to_drain) < 0)
         fail_case(b, c, hp_last_error(), -1, 0);
     check(b, c, out, arena); /* valid when done, before it is drained */
