@@ -6,6 +6,7 @@
  *     hprun -n 2 diagnose memory         how much symmetric memory there is, was and is left
  *     hprun -n 2 diagnose late SECONDS   rank 1 comes to a barrier that much too late
  *     hprun -n 2 diagnose wrong          calls with arguments that cannot be
+ *     hprun -n 2 diagnose newer          as if compiled with headers of a later version
  */
 #include <hyperparallel/hyperparallel.h>
 
@@ -99,12 +100,15 @@ static void show_wrong(hp_world *world) {
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     const int needs = !strcmp(what, "trace") || !strcmp(what, "late") ? 3 : 2;
+    hp_world_config config = HP_WORLD_CONFIG_INIT;
     hp_world *world;
-    if (argc != needs || !strstr(" trace memory late wrong ", what) || strlen(what) < 4) {
-        fprintf(stderr, "usage: diagnose trace FILE | memory | late SECONDS | wrong\n");
+    if (argc != needs || !strstr(" trace memory late wrong newer ", what) || strlen(what) < 4) {
+        fprintf(stderr, "usage: diagnose trace FILE | memory | late SECONDS | wrong | newer\n");
         return 2;
     }
-    ok(hp_world_create(NULL, &world));
+    if (!strcmp(what, "newer"))
+        config.version += 1000; /* the minor version */
+    ok(hp_world_create(&config, &world));
     if (!strcmp(what, "trace"))
         show_trace(world, argv[2]);
     else if (!strcmp(what, "memory"))

@@ -80,10 +80,12 @@ static void tell_counts(hpi_journal *journal) {
         const uint64_t n = atomic_load_explicit(&journal->calls[i].n, memory_order_relaxed);
         const uint64_t ns = atomic_load_explicit(&journal->calls[i].ns, memory_order_relaxed);
         const uint64_t bytes = atomic_load_explicit(&journal->calls[i].bytes, memory_order_relaxed);
+        char moved[40] = "";
+        if (bytes)
+            snprintf(moved, sizeof moved, ", %llu bytes", (unsigned long long)bytes);
         if (n)
-            HPI_SAY(journal, HPI_LOG_INFO, event_rows[i].room,
-                    "in all %llu %s, %llu bytes, %.3f ms", (unsigned long long)n,
-                    event_rows[i].name, (unsigned long long)bytes, (double)ns / 1e6);
+            HPI_SAY(journal, HPI_LOG_INFO, event_rows[i].room, "in all %llu %s%s, %.3f ms",
+                    (unsigned long long)n, event_rows[i].name, moved, (double)ns / 1e6);
     }
 }
 
