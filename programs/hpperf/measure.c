@@ -5,7 +5,8 @@
  * An iteration is a barrier and then `batch` calls, whose mean is one sample; a batch hides that
  * the ranks leave the barrier apart, which for the smallest sizes is as long as the call. Touched,
  * a call is fill, call, read, and the median of the same without the call is taken off. That loop
- * runs first and by itself: between calls it would take over the cost of lines that peers hold.
+ * runs by itself, before each 25 iterations, so that both see the same machine; right between calls
+ * it would take over the cost of lines that peers hold, which is the call's.
  * Source: the touched mode of DESIGN's reference measurements; nccl-tests for the rest.
  */
 #include "bench.h"
@@ -17,7 +18,7 @@
 
 /* How often, unless the options say. */
 static const double budget_ns = 250e6, batch_ns = 20e3;
-enum { LEAST = 5, MOST = 400, MOST_BATCH = 64, STREAM_BATCH = 4, LEAST_BASE = 3, MOST_BASE = 50 };
+enum { LEAST = 5, MOST = 400, MOST_BATCH = 64, STREAM_BATCH = 4, ROUND = 25, BASE = 5 };
 
 static double now_ns(void) {
     struct timespec t;
@@ -67,12 +68,6 @@ static hp_status iteration(bench *b, int batch, bool calls, double *out_ns) {
     return HP_OK;
 }
 
-static hp_status iterations(bench *b, int n, int batch, bool calls, double *out_ns) {
-    for (int i = 0; i < n; i++)
-        TRY(iteration(b, batch, calls, &out_ns[i]));
-    return HP_OK;
-}
-
 /* ---- statistics ---- */
 
 static int compare(const void *a, const void *b) {
@@ -94,7 +89,7 @@ static double percentile_99(const double *sorted, int n) {
 /* ---- how often ---- */
 
 typedef struct amounts {
-    int n, n_base, batch;
+    int n, batch;
 } amounts;
 
 static int clamp(double x, int least, int most) {
@@ -113,7 +108,6 @@ static hp_status choose_amounts(bench *b, double call_ns, amounts *out) {
         out->batch = 1;
     out->n =
         o->n_iterations ? o->n_iterations : clamp(budget_ns / (call_ns * out->batch), LEAST, MOST);
-    out->n_base = clamp(out->n / 4.0, LEAST_BASE, MOST_BASE);
     return HP_OK;
 }
 
@@ -160,12 +154,11 @@ static double bound_bytes(const bench *b) {
 
 /* ---- one size ---- */
 
-static hp_status summarise(bench *b, double *samples, int n, double base, uint64_t wrong,
-                           result *out) {
+static hp_status summarise(bench *b, double *samples, int n, uint64_t wrong, result *out) {
     const double scale = 1e-3 / (b->op->is_pairs ? 2 : 1), bound = bound_bytes(b);
     double sums[2] = {(double)wrong, 0};
     for (int i = 0; i < n; i++)
-        samples[i] = (samples[i] > base ? samples[i] - base : 0) * scale;
+        samples[i] *= scale;
     /* A copy behind them is sorted for the own median, which then stands in place n. */
     for (int i = 0; i < n; i++)
         samples[n + i] = samples[i];
@@ -181,27 +174,42 @@ static hp_status summarise(bench *b, double *samples, int n, double base, uint64
     return HP_OK;
 }
 
-static hp_status time_it(bench *b, const amounts *a, double *samples, double *out_base) {
-    double ns;
+/* The same loop without the call; the first iteration takes back the lines that peers hold. */
+static hp_status time_base(bench *b, int batch, double *out_base) {
+    double base[1 + BASE];
     *out_base = 0;
-    if (!b->o->is_classic) {
-        TRY(iterations(b, LEAST_BASE, a->batch, false, samples));
-        TRY(iterations(b, a->n_base, a->batch, false, samples));
-        *out_base = median(samples, a->n_base);
-        TRY(iteration(b, a->batch, true, &ns)); /* the peers hold the lines again */
+    if (b->o->is_classic)
+        return HP_OK;
+    for (int i = 0; i <= BASE; i++)
+        TRY(iteration(b, batch, false, &base[i]));
+    *out_base = median(base + 1, BASE);
+    return iteration(b, batch, true, &base[0]); /* and now they hold them again */
+}
+
+static hp_status time_round(bench *b, int n, int batch, double *samples) {
+    double base;
+    TRY(time_base(b, batch, &base));
+    for (int i = 0; i < n; i++) {
+        TRY(iteration(b, batch, true, &samples[i]));
+        samples[i] = samples[i] > base ? samples[i] - base : 0;
     }
-    return iterations(b, a->n, a->batch, true, samples);
+    return HP_OK;
+}
+
+static hp_status time_it(bench *b, const amounts *a, double *samples) {
+    for (int at = 0; at < a->n; at += ROUND)
+        TRY(time_round(b, a->n - at < ROUND ? a->n - at : ROUND, a->batch, samples + at));
+    return HP_OK;
 }
 
 static hp_status run(bench *b, const amounts *a, double *samples, uint64_t wrong,
                      result *out_result) {
-    double base;
-    TRY(time_it(b, a, samples, &base));
+    TRY(time_it(b, a, samples));
     if (b->o->checks && !b->o->is_classic && !b->op->reads_itself)
         wrong += bench_wrong(b); /* of the last call that was timed */
     if (b->o->checks)
         TRY(check(b, &wrong));
-    return summarise(b, samples, a->n, base, wrong, out_result);
+    return summarise(b, samples, a->n, wrong, out_result);
 }
 
 hp_status measure(bench *b, result *out_result) {
@@ -214,7 +222,7 @@ hp_status measure(bench *b, result *out_result) {
         TRY(iteration(b, 1, true, &ns));
     TRY(iteration(b, 2, true, &ns));
     TRY(choose_amounts(b, ns, &a));
-    double *samples = calloc(2 * (size_t)a.n + LEAST_BASE + MOST_BASE, sizeof *samples);
+    double *samples = calloc(2 * (size_t)a.n, sizeof *samples);
     hp_status status =
         agree(b->world, samples ? HP_OK : fail(HP_ERR_MEMORY, "expected memory for %d times", a.n));
     if (status >= 0)
