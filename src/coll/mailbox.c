@@ -250,36 +250,43 @@ static void way_leave(const letter *l) {
                           memory_order_release); /* acquired by way_enter */
 }
 
-hp_status hpi_mailbox_send(hp_group *group, const hpi_coll *c) {
+static hp_status deliver(const letter *l, hpi_mailbox *m) {
+    const bool is_send = l->way == &m->to[l->peer];
+    l->way->n_messages++;
+    HP_TRY(is_send ? hpi_way_open_to(m, l->peer) : hpi_way_open_from(m, l->peer));
+    return is_send ? send(l) : receive(l);
+}
+
+/* The partner, which may be waiting for this message, learns of it at once. */
+static hp_status fail_group(hp_group *group, hp_status status) {
+    hpi_group_fail(group);
+    return status;
+}
+
+static hp_status run(hp_group *group, hp_collective what, const hpi_coll *c) {
     hpi_mailbox *m;
     HP_TRY(hpi_group_check(group));
-    HP_TRY(hpi_mailbox_get(group, &m));
-    const letter l = {group,  &m->to[c->root], c,
-                      "send", c->root,         c->count * hp_dtype_size(c->dtype)};
-    HP_TRY(way_enter(&l));
-    l.way->n_messages++;
-    hp_status status = hpi_way_open_to(m, c->root);
-    if (status == HP_OK)
-        status = send(&l);
+    hp_status status = hpi_mailbox_get(group, &m);
     if (status < 0)
-        hpi_group_fail(group);
+        return fail_group(group, status);
+    const letter l = {.group = group,
+                      .way = what == HP_SEND ? &m->to[c->root] : &m->from[c->root],
+                      .c = c,
+                      .name = what == HP_SEND ? "send" : "recv",
+                      .peer = c->root,
+                      .bytes = c->count * hp_dtype_size(c->dtype)};
+    HP_TRY(way_enter(&l));
+    status = deliver(&l, m);
+    if (status < 0)
+        status = fail_group(group, status);
     way_leave(&l);
     return status;
 }
 
+hp_status hpi_mailbox_send(hp_group *group, const hpi_coll *c) {
+    return run(group, HP_SEND, c);
+}
+
 hp_status hpi_mailbox_recv(hp_group *group, const hpi_coll *c) {
-    hpi_mailbox *m;
-    HP_TRY(hpi_group_check(group));
-    HP_TRY(hpi_mailbox_get(group, &m));
-    const letter l = {group,  &m->from[c->root], c,
-                      "recv", c->root,           c->count * hp_dtype_size(c->dtype)};
-    HP_TRY(way_enter(&l));
-    l.way->n_messages++;
-    hp_status status = hpi_way_open_from(m, c->root);
-    if (status == HP_OK)
-        status = receive(&l);
-    if (status < 0)
-        hpi_group_fail(group);
-    way_leave(&l);
-    return status;
+    return run(group, HP_RECV, c);
 }

@@ -437,6 +437,25 @@ static void stuck_body(hp_world *world, void *argument) {
     free(data);
 }
 
+/* The k-th allocation of the first message fails: both ranks learn of it, neither waits. */
+static void no_memory_body(hp_world *world, void *argument) {
+    const uint64_t k = *(const uint64_t *)argument;
+    const int rank = hp_world_rank(world);
+    int data = 1;
+    hp_group *group = NULL;
+    RANK_OK(hp_group_create(world, (int[]){0, 1}, 2, &group));
+    RANK_OK(hp_barrier(hp_world_group(world)));
+    const uint64_t begin_ns = hpi_now_ns();
+    if (rank == 0)
+        hpi_alloc_fail_after(k);
+    const hp_status status =
+        rank == 0 ? hp_send(group, &data, 1, HP_INT32, 1) : hp_recv(group, &data, 1, HP_INT32, 0);
+    hpi_alloc_fail_after(0);
+    RANK_CHECK(status == HP_OK || status == HP_ERR_MEMORY);
+    RANK_CHECK(hpi_now_ns() - begin_ns < UINT64_C(1000000000));
+    hp_group_destroy(group);
+}
+
 /* ---- arguments ---- */
 
 static void arguments_body(hp_world *world, void *argument) {
@@ -508,6 +527,12 @@ static void test_death(void **state) {
             ranks_run(2, (ranks_kind)kind, death_body, &what);
 }
 
+static void test_no_memory(void **state) {
+    (void)state;
+    for (uint64_t k = 1; k <= 10; k++)
+        ranks_run(2, RANKS_PROCESSES, no_memory_body, &k);
+}
+
 static void test_stuck_ring(void **state) {
     (void)state;
     setenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS", "300", 1);
@@ -530,6 +555,7 @@ int main(void) {
         cmocka_unit_test(test_unread),
         cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_death),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_stuck_ring),
         cmocka_unit_test(test_arguments),
     };
