@@ -88,7 +88,8 @@ typedef struct hp_coll_call {
 HP_MUST_CHECK hp_status hp_coll_run(const hp_coll_call *call);
 
 /* What a collective of one rank moved: loads from and stores to operands, cells and words. What
- * stays in the first-level cache (the sums of a chunk) is not counted, nor is what waiting moves. */
+ * stays in the first-level cache (the sums of a chunk) is not counted, nor is what waiting moves.
+ */
 typedef struct hp_coll_traffic {
     const char *algorithm; /* a row of src/coll/algorithms.def; "" where nothing was moved */
     int steps;             /* of it: waits for every peer */
@@ -137,8 +138,10 @@ HP_MUST_CHECK hp_status hp_reduce_scatter_v(hp_group *group, const void *in, voi
 
 /* What rank `source` sent to rank `target` arrives in the order in which it was sent on this group;
  * nothing has to match but count and dtype (MISMATCH on both otherwise). send returns when `data`
- * may be used again, which for small messages may be before the receiver has come. One thread at a
- * time as for collectives; a stream is the way to send and receive at once. To oneself: ARGUMENT.
+ * may be used again, which for small messages may be before the receiver has come. Messages run
+ * beside the group's collectives and beside each other: one thread at a time for each member and
+ * direction (BUSY otherwise), so a stream is the way to send and receive at once. Ranks that all
+ * send long messages before they receive wait for each other: TIMEOUT. To oneself: ARGUMENT.
  */
 HP_MUST_CHECK hp_status hp_send(hp_group *group, const void *data, uint64_t count, hp_dtype dtype,
                                 int target);

@@ -29,7 +29,8 @@ extern "C" {
  * read and write is left alone until they have run: record a mark behind them and synchronize with
  * it. The first call that fails stops its stream: those behind it are not run, and it is returned,
  * with its record, by everything that is asked of the stream from then on, and to whoever waits for
- * one of its marks. Threads: any. */
+ * one of its marks that was not reached before. A mark names calls that are already there, so
+ * streams cannot wait for each other in a circle. Threads: any. */
 typedef struct hp_stream hp_stream;
 
 typedef struct hp_stream_config {
@@ -50,7 +51,9 @@ typedef struct hp_mark {
 
 /* config NULL: all defaults. Owns: the caller. Errors: ARGUMENT, MEMORY, SYSTEM. */
 HP_MUST_CHECK hp_status hp_stream_create(const hp_stream_config *config, hp_stream **out_stream);
-/* Waits for what is on it, then ends its thread. Takes NULL. Not from a call on the stream. */
+/* Waits for what is on it, then ends its thread. Other streams may still have waits for its marks
+ * on them. In a call on the stream itself it does not wait: the rest runs, then the thread ends.
+ * After fork the child's does nothing. Takes NULL. */
 void hp_stream_destroy(hp_stream *stream);
 /* Put a function of your own on it. */
 HP_MUST_CHECK hp_status hp_stream_call(hp_stream *stream, hp_status (*function)(void *argument),
@@ -58,7 +61,8 @@ HP_MUST_CHECK hp_status hp_stream_call(hp_stream *stream, hp_status (*function)(
 HP_MUST_CHECK hp_status hp_stream_record(hp_stream *stream, hp_mark *out_mark);
 /* What is put on `stream` from now on runs after `mark`, of any stream. Does not wait here. */
 HP_MUST_CHECK hp_status hp_stream_wait(hp_stream *stream, hp_mark mark);
-/* Wait here for everything that is on it. */
+/* Wait here for everything that is on it. Errors: its failure, STATE in a call on the stream
+ * itself, FORKED. */
 HP_MUST_CHECK hp_status hp_stream_synchronize(hp_stream *stream);
 /* Wait here for a mark. / HP_OK when it is reached, HP_IN_PROGRESS when not yet. */
 HP_MUST_CHECK hp_status hp_mark_synchronize(hp_mark mark);
