@@ -87,7 +87,7 @@ static void small_job(hp_world *world, void *argument) {
     (void)argument;
     RANK_OK(hp_group_split(hp_world_group(world), 0, 0, &pair));
     RANK_OK(hp_symm_alloc(world, pair, 4096, 0, &memory));
-    RANK_OK(hp_symm_put(memory, 0, &x, sizeof x, 0, NULL));
+    RANK_OK(hp_symm_put(memory, 0, &x, sizeof x, hp_world_rank(world), NULL));
     RANK_OK(hp_all_reduce(pair, &x, &y, 1, HP_FP32, HP_SUM));
     RANK_FAILS(hp_all_reduce(pair, &x, &y, 1, (hp_dtype)99, HP_SUM), HP_ERR_ARGUMENT);
     RANK_OK(hp_symm_free(memory));
