@@ -75,7 +75,7 @@ static const struct argp_option rows[] = {
 static const char about[] =
     "Measure a collective over sizes, on the ranks that hprun (or torchrun) started, and check its "
     "results. WHAT is all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send_recv, "
-    "barrier, or all of them.\v"
+    "barrier, or all for each of them.\v"
     "An iteration begins at a barrier, which is not timed, and lasts on each rank from the start "
     "of "
     "its first call to the return of its last. The time of the iteration is that of the slowest "
