@@ -46,12 +46,28 @@ static hp_status gather(hp_world *world, unsigned state, const char *operation) 
     return HP_OK;
 }
 
+/* Of a thread that refused: the world that it refused, or where the others have given that up too,
+ * the one after it. */
+static uint64_t generation_again(const hp_world *world, uint64_t refused) {
+    uint64_t next = refused;
+    for (int i = 0; i < world->n_ranks; i++) {
+        const uint64_t life =
+            atomic_load_explicit(&hpi_world_control(world, i)->life, memory_order_acquire);
+        const unsigned state = hpi_life_state(life);
+        const bool has_ended = state == HPI_LIFE_DEAD || state == HPI_LIFE_LEFT;
+        next = hpi_max(next, hpi_life_generation(life) + has_ended);
+    }
+    return next;
+}
+
 /* The next world of this segment. Refuses a rank that is in the job already. */
 static hp_status take_generation(hp_world *world) {
     hpi_control *control = hpi_world_control(world, world->rank);
     uint64_t life = atomic_load_explicit(&control->life, memory_order_acquire);
     const unsigned state = hpi_life_state(life);
-    const uint64_t next = hpi_life_generation(life) + (state != HPI_LIFE_REFUSED);
+    uint64_t next = hpi_life_generation(life) + 1;
+    if (state == HPI_LIFE_REFUSED)
+        next = generation_again(world, next - 1);
     if (state == HPI_LIFE_ALIVE || state == HPI_LIFE_ARRIVED ||
         !atomic_compare_exchange_strong_explicit(&control->life, &life,
                                                  hpi_life(next, HPI_LIFE_ARRIVED),
