@@ -45,17 +45,6 @@ hp_status hpi_wire_choose(hp_group *group, hp_dtype dtype, hp_wire asked, const 
 
 /* ---- sums of encoded elements ---- */
 
-/* A reduction of `n` encoded contributions; the kernel is the caller's to keep. */
-static hpi_reduction reduction_of(const hpi_run *run, int n, hp_dtype out_dtype,
-                                  const hpi_kernel *kernel) {
-    return (hpi_reduction){.kernel = kernel,
-                           .dtype = HP_FP32, /* of the widened terms */
-                           .out_dtype = out_dtype,
-                           .op = run->c.op,
-                           .n = n,
-                           .scratch = run->state->scratch};
-}
-
 /* Where the results of a span go: to each of out[0..n_out), at `offset` bytes, as elements of the
  * caller's dtype or, encoded, of the wire's. */
 typedef struct destination {
@@ -83,8 +72,12 @@ static void reduce_span(const hpi_run *run, int n, uint64_t first, uint64_t coun
                         const destination *d) {
     hpi_coll_state *s = run->state;
     const hpi_kernel kernel = hpi_wire_kernel(run->wire);
-    const hpi_reduction r =
-        reduction_of(run, n, d->is_encoded ? HP_FP32 : run->c.out_dtype, &kernel);
+    const hpi_reduction r = {.kernel = &kernel,
+                             .dtype = HP_FP32, /* of the widened terms */
+                             .out_dtype = d->is_encoded ? HP_FP32 : run->c.out_dtype,
+                             .op = run->c.op,
+                             .n = n,
+                             .scratch = s->scratch};
     const uint64_t step = hpi_chunk_elements(&r);
     for (uint64_t at = 0; at < count; at += step) {
         const uint64_t chunk = hpi_min(step, count - at);
