@@ -139,7 +139,7 @@ static void run_forced(bench *b, const hpi_algorithm *a) {
             const bool is_empty = c.what != HP_ALL_TO_ALL_V && c.skew == ZEROS && b->n == 1;
             if (b->n > 1 && !is_empty && strcmp(hpi_coll_last(b->group), a->name) != 0) {
                 print_error("%s ran, not %s\n", hpi_coll_last(b->group), a->name);
-                RANK_CHECK(!"the algorithm that was asked for");
+                ranks_fail(__FILE__, __LINE__, "the algorithm that was asked for", 0);
             }
         }
 }

@@ -356,7 +356,7 @@ static void fail_case(const bench *b, const coll_case *c, const char *what, int 
     char text[320];
     describe(b, c, text, sizeof text);
     print_error("%s: %s, piece %d, element %llu\n", text, what, q, (unsigned long long)element);
-    RANK_CHECK(!"as the oracle says");
+    ranks_fail(__FILE__, __LINE__, "the case as the oracle has it", 0);
 }
 
 /* Every piece is right, and all that is not a piece is as it was: `image` is the arena before. */
