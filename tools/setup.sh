@@ -49,8 +49,10 @@ fail() {
     exit 1
 }
 
+# A package may be there for other architectures too, in a row of its own.
 is_installed() {
-    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+    dpkg-query -W -f '${Architecture} ${db:Status-Status}\n' "$1" 2>/dev/null |
+        grep -xE "(all|$(dpkg --print-architecture)) installed" >/dev/null
 }
 
 # The rows of the wanted groups, without the group.

@@ -56,6 +56,19 @@ done
 "${elsewhere[@]}" test
 refuses "build/python: torch==" "${elsewhere[@]}" python
 
+# What counts is the machine's own architecture, whatever is installed for others beside it.
+mkdir -p "$out/debian"
+printf '#!/bin/sh\necho amd64\n' >"$out/debian/dpkg"
+# shellcheck disable=SC2016 # for the script
+printf '#!/bin/sh\nprintf "%%b" "$ROWS"\n' >"$out/debian/dpkg-query"
+ln -s "$(type -P true)" "$out/debian/apt-get"
+chmod +x "$out/debian/dpkg" "$out/debian/dpkg-query"
+debian=(env PATH="$out/debian:$PATH")
+"${debian[@]}" ROWS='amd64 installed\narm64 installed\n' tools/setup.sh -n test
+"${debian[@]}" ROWS='all installed\n' tools/setup.sh -n test
+refuses "libcmocka-dev" "${debian[@]}" ROWS='arm64 installed\n' tools/setup.sh -n test
+refuses "libcmocka-dev" "${debian[@]}" ROWS='amd64 config-files\n' tools/setup.sh -n test
+
 # Ids that are left out count; what is no text is named. The tokenizer is one of two words.
 cat >"$out/tokenizers.py" <<'END'
 class Tokenizer:
