@@ -131,7 +131,7 @@ static hp_status read_hellos(const hp_store *store, const hp_world *world, uint6
             continue;
         }
         HP_TRY(status);
-        if (n_bytes != sizeof all[i] || all[i].magic != HELLO_MAGIC)
+        if (n_bytes != sizeof all[i] || all[i].magic != HELLO_MAGIC || all[i].status > 0)
             return HPI_FAIL_RANK(
                 HP_ERR_VERSION, i,
                 "expected the hello of rank %d to be of this library (%s), it is of "
@@ -244,6 +244,9 @@ static hp_status pass_segments(hp_world *world, const hello *all) {
     for (int i = 0; i < world->n_ranks; i++)
         hpi_share_peer(world, i, all[i].token);
     HP_TRY(watch_early(world, all));
+    for (int i = 0; i < world->n_ranks; i++)
+        if (i != world->rank)
+            HP_TRY(hpi_share_greet(world, i));
     /* each begins behind itself, so that not everybody sends to rank 0 at once */
     for (int k = 1; k < world->n_ranks; k++)
         HP_TRY(hpi_share_send(world, (world->rank + k) % world->n_ranks, 0,

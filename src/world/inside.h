@@ -138,6 +138,9 @@ void hpi_share_close(hp_world *world);
 void hpi_share_peer(hp_world *world, int world_rank, const unsigned char *token);
 /* A number that tells this rank's sends apart; 0 among threads. */
 uint64_t hpi_share_key(hp_world *world);
+/* Show a rank that this rank's user is behind its socket's name. */
+hp_status hpi_share_greet(hp_world *world, int to);
+/* Waits for the other's greeting first. */
 hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd);
 /* What rank `from` sent under `key`; what others sent meanwhile is kept for its own receive. Gives
  * up when `group` (NULL: none) fails for another member. */

@@ -5,11 +5,12 @@
  * Each rank has a datagram socket with an abstract name: nothing lies in the file system, and it is
  * gone with its process. Anybody on the machine can send to it, so a message counts only when the
  * kernel says that it comes from our user and it holds the rank's secret, which only the start-up
- * store has told to the others. A sender that finds a full queue empties its own meanwhile, so
- * ranks that send to each other cannot block each other. What arrives for another receive is kept,
- * in room that is taken at the start: a receive never fails for want of memory. A rank that gives
- * up while the ranks start says so in a message without a descriptor. Source: unix(7), SCM_RIGHTS,
- * SCM_CREDENTIALS; SO_PASSPIDFD of Linux 6.5.
+ * store has told to the others. And a descriptor goes only to a name that a message of our user has
+ * come from: who has fooled the store gets nothing. A sender that finds a full queue empties its
+ * own meanwhile, so ranks that send to each other cannot block each other. What arrives for another
+ * receive is kept, in room that is taken at the start: a receive never fails for want of memory. A
+ * rank that gives up while the ranks start says so in a message without a descriptor. Source:
+ * unix(7), SCM_RIGHTS, SCM_CREDENTIALS; SO_PASSPIDFD of Linux 6.5.
  */
 #include "inside.h"
 
@@ -39,6 +40,7 @@ enum { RECEIVE_LOOK_MS = 20, SEND_LOOK_MS = 1 }; /* a queue has room again soon 
 
 #define REFUSAL_NS UINT64_C(500000000)
 #define KEY_REFUSES UINT64_MAX
+#define KEY_GREETS (UINT64_MAX - 1)
 
 typedef struct share_message {
     uint64_t magic;
@@ -53,6 +55,14 @@ typedef struct share_parcel {
     uint64_t key;
 } share_parcel;
 
+/* What messages without a descriptor have said of a rank. */
+typedef struct share_heard {
+    bool has_refused;
+    bool is_greeted; /* our user is behind its socket's name */
+    bool is_stranger;
+    uid_t stranger;
+} share_heard;
+
 struct hpi_share {
     int fd;
     unsigned char token[HPI_TOKEN_BYTES];
@@ -61,7 +71,7 @@ struct hpi_share {
     pthread_mutex_t lock;         /* parcels, pidfds */
     share_parcel *parcels, *free; /* out of `pool` */
     share_parcel *pool;
-    bool *has_refused; /* [n_ranks] */
+    share_heard *heard; /* [n_ranks] */
     _Atomic uint64_t n_keys;
 };
 
@@ -109,8 +119,8 @@ hp_status hpi_share_open(hp_world *world, unsigned char *out_token) {
         s->pidfds[i] = -1;
     s->peers = hpi_alloc(n, HPI_TOKEN_BYTES);
     s->pool = hpi_alloc(n + MORE_PARCELS, sizeof *s->pool);
-    s->has_refused = hpi_alloc(n, sizeof *s->has_refused);
-    if (!s->peers || !s->pidfds || !s->pool || !s->has_refused)
+    s->heard = hpi_alloc(n, sizeof *s->heard);
+    if (!s->peers || !s->pidfds || !s->pool || !s->heard)
         return HP_ERR_MEMORY;
     for (size_t i = 0; i < n + MORE_PARCELS; i++)
         give_parcel(s, &s->pool[i]);
@@ -134,7 +144,7 @@ void hpi_share_close(hp_world *world) {
     hpi_free(s->pidfds);
     hpi_free(s->peers);
     hpi_free(s->pool);
-    hpi_free(s->has_refused);
+    hpi_free(s->heard);
     hpi_free(s);
     world->share = NULL;
 }
@@ -166,6 +176,8 @@ typedef struct share_arrival {
     share_message message;
     int fd, pidfd; /* -1: none */
     struct ucred sender;
+    struct sockaddr_un name; /* that it was sent from */
+    socklen_t name_bytes;
 } share_arrival;
 
 /* A message of ours has one descriptor. A stranger's may have many, and none of them stays open. */
@@ -194,18 +206,35 @@ static void read_controls(struct msghdr *header, share_arrival *a) {
     }
 }
 
-static bool is_ours(const hp_world *world, const share_arrival *a, ssize_t n_bytes) {
+/* Does it hold our secret? */
+static bool is_meant(const hp_world *world, const share_arrival *a, ssize_t n_bytes) {
     return n_bytes == (ssize_t)sizeof a->message && a->message.magic == SHARE_MAGIC &&
-           a->sender.uid == geteuid() && a->message.from >= 0 && a->message.from < world->n_ranks &&
+           a->message.from >= 0 && a->message.from < world->n_ranks &&
            !memcmp(a->message.secret, world->share->token + NAME_BYTES, SECRET_BYTES);
+}
+
+static bool is_from_name_of(const hp_world *world, const share_arrival *a, int rank) {
+    struct sockaddr_un name;
+    const socklen_t n = address_of(world->share->peers + rank * HPI_TOKEN_BYTES, &name);
+    return n == a->name_bytes && !memcmp(&name, &a->name, n);
+}
+
+/* A meant message that carries nothing but itself. */
+static void hear(const hp_world *world, const share_arrival *a) {
+    share_heard *h = &world->share->heard[a->message.from];
+    if (a->sender.uid != geteuid()) {
+        h->is_stranger = true;
+        h->stranger = a->sender.uid;
+    } else if (a->message.key == KEY_REFUSES) {
+        h->has_refused = true;
+    } else if (a->message.key == KEY_GREETS) {
+        h->is_greeted |= is_from_name_of(world, a, (int)a->message.from);
+    }
 }
 
 static void keep(hp_world *world, share_arrival *a) {
     hpi_share *s = world->share;
     const int from = (int)a->message.from;
-    s->has_refused[from] |= a->message.key == KEY_REFUSES;
-    if (a->fd < 0)
-        return;
     share_parcel *parcel = s->free;
     s->free = parcel->next;
     if (s->pidfds[from] < 0) {
@@ -224,7 +253,9 @@ static hp_status take_in(hp_world *world) {
     share_arrival a = {.fd = -1, .pidfd = -1, .sender.uid = (uid_t)-1};
     share_controls controls;
     struct iovec part = {&a.message, sizeof a.message};
-    struct msghdr header = {.msg_iov = &part,
+    struct msghdr header = {.msg_name = &a.name,
+                            .msg_namelen = sizeof a.name,
+                            .msg_iov = &part,
                             .msg_iovlen = 1,
                             .msg_control = controls.bytes,
                             .msg_controllen = sizeof controls.bytes};
@@ -239,16 +270,19 @@ static hp_status take_in(hp_world *world) {
                    ? HP_IN_PROGRESS
                    : HPI_FAIL(HP_ERR_SYSTEM, "expected a descriptor from a rank, recvmsg: %s",
                               strerror(errno));
+    a.name_bytes = header.msg_namelen;
     read_controls(&header, &a);
     const bool has_come = a.fd >= 0;
     a.fd = hpi_fd_above_stdio(a.fd);
     a.pidfd = hpi_fd_above_stdio(a.pidfd);
-    const bool is_heard = is_ours(world, &a, n_bytes);
+    const bool is_ours = is_meant(world, &a, n_bytes);
     hp_status status = HP_OK;
-    if (is_heard && a.fd < 0 && (has_come || header.msg_flags & MSG_CTRUNC))
+    if (is_ours && a.fd < 0 && (has_come || header.msg_flags & MSG_CTRUNC))
         status = HPI_FAIL(HP_ERR_LIMIT, "expected to take a descriptor from a rank, this process "
                                         "may have no more of them (RLIMIT_NOFILE, ulimit -n)");
-    else if (is_heard)
+    else if (is_ours && (a.fd < 0 || a.sender.uid != geteuid()))
+        hear(world, &a);
+    else if (is_ours)
         keep(world, &a);
     if (a.fd >= 0)
         close(a.fd);
@@ -289,11 +323,11 @@ static bool find_parcel(hp_world *world, int from, uint64_t key, int *out_fd) {
     return found;
 }
 
-static bool has_refused(hp_world *world, int rank) {
+static share_heard heard_of(hp_world *world, int rank) {
     pthread_mutex_lock(&world->share->lock);
-    const bool is_so = world->share->has_refused[rank];
+    const share_heard heard = world->share->heard[rank];
     pthread_mutex_unlock(&world->share->lock);
-    return is_so;
+    return heard;
 }
 
 static hp_status fail_dead(hp_world *world, int rank) {
@@ -310,7 +344,13 @@ static hp_status wait_a_little(hp_world *world, int ms, int rank, const char *wh
     hpi_liveness_poll(world);
     if (hpi_liveness_is_dead(world, rank))
         return fail_dead(world, rank);
-    if (has_refused(world, rank))
+    const share_heard heard = heard_of(world, rank);
+    if (heard.is_stranger)
+        return HPI_FAIL_RANK(HP_ERR_MISMATCH, rank,
+                             "expected every rank to run as one user, rank %d runs as %d and rank "
+                             "%d as %d",
+                             world->rank, (int)geteuid(), rank, (int)heard.stranger);
+    if (heard.has_refused)
         return HPI_FAIL_RANK(HP_ERR_PEER, rank, "rank %d gave up while the ranks started", rank);
     if (atomic_load_explicit(&world->is_launcher_gone, memory_order_acquire))
         return HPI_FAIL(HP_ERR_PEER, "the launcher (hprun) died before rank %d had %s rank %d",
@@ -379,7 +419,8 @@ void hpi_share_refuse(hp_world *world) {
     }
 }
 
-hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
+/* fd -1: a message alone. */
+static hp_status deliver(hp_world *world, int to, uint64_t key, int fd) {
     const uint64_t deadline_ns = deadline_of(world);
     const uint64_t refusal_end_ns = hpi_now_ns() + REFUSAL_NS;
     const share_message message = message_to(world, to, key);
@@ -399,4 +440,18 @@ hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
         HP_TRY(wait_a_little(world, SEND_LOOK_MS, to, "passed shared memory to", deadline_ns));
     }
     return HP_OK;
+}
+
+hp_status hpi_share_greet(hp_world *world, int to) {
+    return deliver(world, to, KEY_GREETS, -1);
+}
+
+hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
+    const uint64_t deadline_ns = deadline_of(world);
+    while (!heard_of(world, to).is_greeted) {
+        HP_TRY(take_in_all(world));
+        if (!heard_of(world, to).is_greeted)
+            HP_TRY(wait_a_little(world, RECEIVE_LOOK_MS, to, "heard of", deadline_ns));
+    }
+    return deliver(world, to, key, fd);
 }
