@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The examples run, their loss falls, that of linear.c by the same numbers whatever the
-# ranks are, and a call that fails ends them with its reason.
+# ranks are, and a call that fails ends them with its reason. Those that check themselves find that
+# they are right, over any number of ranks.
 set -euo pipefail
 build=$(realpath "$1")
 hprun=$build/bin/hprun
@@ -43,3 +44,16 @@ grep -q 'divides 32, given 3' "$out/said" || fail "3 ranks: $(cat "$out/said")"
 echo "== train_bytes: the loss falls (one rank: two would be most of what this test takes)"
 "$examples/train_bytes" data/genesis_to_deuteronomy.txt >"$out/bytes"
 falls "$out/bytes" 0.9
+
+for name in moe_dispatch gradient_sync context_parallel tensor_parallel broadcast_params; do
+    echo "== $name: right over 1, 2, 3 and 4 ranks"
+    for n in 1 2 3 4; do
+        "$hprun" -n $n "$examples/$name" >"$out/said" 2>&1 || fail "$name, $n ranks: $(cat "$out/said")"
+        [ "$(grep -c '^right: ' "$out/said")" = 1 ] || fail "$name, $n ranks: $(cat "$out/said")"
+        ! grep -q '^wrong' "$out/said" || fail "$name, $n ranks: $(cat "$out/said")"
+    done
+done
+losses_of_versions=$(sed -n 's/^version [0-9]*: loss //p' "$out/said")
+[ "$(echo "$losses_of_versions" | wc -l)" = 5 ] || fail "expected five versions, given $(cat "$out/said")"
+echo "$losses_of_versions" | awk 'NR > 1 && $1 >= last { exit 1 } { last = $1 }' ||
+    fail "expected the loss of each version below the last one's, given $(cat "$out/said")"
