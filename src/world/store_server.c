@@ -26,6 +26,7 @@ typedef struct store_value {
 typedef struct store_connection {
     int fd; /* -1: closed */
     int rank;
+    uint64_t serial;    /* later ones have larger ones */
     bool is_known;      /* may ask */
     bool is_done;       /* said BYE: its end is in order */
     uint32_t parked_id; /* of a get that waits; 0: none */
@@ -38,8 +39,10 @@ typedef struct store_connection {
 } store_connection;
 
 struct hpi_store_server {
-    int n_ranks, n_connections, ended_rank;
-    uint64_t job;
+    int n_ranks, n_connections;
+    bool is_over;   /* a rank has ended, or waited in vain: what is not there will not come */
+    int ended_rank; /* the first that ended; -1 none, or one waited in vain before */
+    uint64_t job, n_added;
     store_connection **connections;
     int capacity;
     store_value *values;
@@ -83,12 +86,23 @@ void hpi_store_server_destroy(hpi_store_server *s) {
     hpi_free(s);
 }
 
-/* A closed connection's place is taken again. */
+/* A place for one more: a closed connection's, a new one, else that of the stranger who came first
+ * and has not said who it is: whoever belongs to us says so at once. -1: none. */
+static int find_room(const hpi_store_server *s) {
+    int oldest = -1;
+    for (int i = 0; i < s->n_connections; i++) {
+        const store_connection *c = s->connections[i];
+        if (c->fd < 0)
+            return i;
+        if (!c->is_known && (oldest < 0 || c->serial < s->connections[oldest]->serial))
+            oldest = i;
+    }
+    return s->n_connections < s->capacity ? s->n_connections : oldest;
+}
+
 hp_status hpi_store_server_add(hpi_store_server *s, int fd, int rank) {
-    int i = 0;
-    while (i < s->n_connections && s->connections[i]->fd >= 0)
-        i++;
-    if (i == s->capacity) {
+    const int i = find_room(s);
+    if (i < 0) {
         close(fd);
         return HPI_FAIL(HP_ERR_LIMIT, "expected at most %d connections to the store", s->capacity);
     }
@@ -98,10 +112,13 @@ hp_status hpi_store_server_add(hpi_store_server *s, int fd, int rank) {
             close(fd);
             return HP_ERR_MEMORY;
         }
+        s->connections[i]->fd = -1;
         s->n_connections++;
     }
+    connection_close(s->connections[i]);
     store_connection *c = s->connections[i];
     c->fd = fd;
+    c->serial = ++s->n_added;
     c->rank = rank;
     c->is_known = rank >= 0;
     c->is_done = false;
@@ -161,12 +178,30 @@ static store_value **find_value(hpi_store_server *s, const char *key) {
     return at;
 }
 
+static void reply_over(const hpi_store_server *s, store_connection *c, uint32_t id) {
+    reply(c, id, s->ended_rank >= 0 ? HP_ERR_PEER : HP_ERR_TIMEOUT, s->ended_rank, NULL, 0);
+}
+
+/* The first cause decides. */
+static void start_is_over(hpi_store_server *s, int ended_rank) {
+    if (!s->is_over)
+        s->ended_rank = ended_rank;
+    s->is_over = true;
+    for (int i = 0; i < s->n_connections; i++) {
+        store_connection *c = s->connections[i];
+        if (!c->parked_id)
+            continue;
+        reply_over(s, c, c->parked_id);
+        c->parked_id = 0;
+    }
+}
+
 static void serve_get(hpi_store_server *s, store_connection *c, uint32_t id, const char *key) {
     store_value **at = find_value(s, key);
     if (*at) {
         serve_value(s, c, id, at);
-    } else if (s->ended_rank >= 0) {
-        reply(c, id, HP_ERR_PEER, s->ended_rank, NULL, 0);
+    } else if (s->is_over) {
+        reply_over(s, c, id);
     } else {
         c->parked_id = id;
         memcpy(c->parked, key, sizeof c->parked);
@@ -190,6 +225,8 @@ static void serve_set(hpi_store_server *s, store_connection *c, uint32_t id, con
     v->next = s->values;
     s->values = v;
     reply(c, id, HP_OK, -1, NULL, 0);
+    if (!strcmp(key, HPI_STORE_GIVE_UP))
+        start_is_over(s, -1);
     for (int i = 0; i < s->n_connections; i++) {
         store_connection *other = s->connections[i];
         if (other->parked_id && !strcmp(other->parked, key)) {
@@ -212,18 +249,6 @@ static void serve_greeting(hpi_store_server *s, store_connection *c, uint32_t id
     c->is_known = !status;
     c->rank = greeting.rank;
     reply(c, id, status, -1, NULL, 0);
-}
-
-static void rank_ended(hpi_store_server *s, int rank) {
-    if (s->ended_rank < 0)
-        s->ended_rank = rank;
-    for (int i = 0; i < s->n_connections; i++) {
-        store_connection *c = s->connections[i];
-        if (!c->parked_id)
-            continue;
-        reply(c, c->parked_id, HP_ERR_PEER, s->ended_rank, NULL, 0);
-        c->parked_id = 0;
-    }
 }
 
 /* ---- reading ------------------------------------------------------------------------------- */
@@ -263,7 +288,7 @@ static void lost(hpi_store_server *s, store_connection *c) {
     const bool is_rank = c->is_known && !c->is_done;
     connection_close(c);
     if (is_rank)
-        rank_ended(s, c->rank);
+        start_is_over(s, c->rank);
 }
 
 void hpi_store_server_read(hpi_store_server *s, int index) {
