@@ -8,8 +8,6 @@
  */
 #include "inside.h"
 
-#include <stddef.h>
-
 /* ---- from a call to a hpi_coll ---- */
 
 static bool has_wire(hp_collective what) {
@@ -58,11 +56,11 @@ static hp_status make_coll(const hp_coll_call *call, hpi_coll *out_coll) {
 
 /* ---- running it ---- */
 
-static hp_status check(hp_group *group, hp_collective what, const hpi_coll *c) {
-    hpi_run run;
-    if (what == HP_SEND || what == HP_RECV)
-        return hpi_mailbox_check(group, what, c);
-    return hpi_coll_check(group, what, c, &run);
+static hp_status check(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *out_run) {
+    if (what != HP_SEND && what != HP_RECV)
+        return hpi_coll_check(group, what, c, out_run);
+    out_run->what = what;
+    return hpi_mailbox_check(group, what, c);
 }
 
 static hp_status run_here(hp_group *group, hp_collective what, const hpi_coll *c) {
@@ -106,7 +104,8 @@ static hp_status run_pushed(void *arguments) {
 }
 
 static hp_status push(hp_stream *stream, const pushed *p, size_t bytes) {
-    HP_TRY(check(p->group, p->what, &p->c));
+    hpi_run run;
+    HP_TRY(check(p->group, p->what, &p->c, &run));
     return hpi_stream_push(stream, run_pushed, p, bytes);
 }
 
@@ -149,15 +148,24 @@ static hp_status run_call(const hp_coll_call *call) {
 
 /* ---- the doors ---- */
 
-/* A struct of older headers is shorter: what it lacks has its default. */
-hp_status hp_coll_run(const hp_coll_call *call) {
-    hp_coll_call all = HP_COLL_CALL_INIT;
-    if (!call || call->size < offsetof(hp_coll_call, in) || call->size > sizeof all)
+static hp_status check_size(const hp_coll_call *call) {
+    if (!call || call->size != sizeof *call)
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected a call whose size is that of hp_coll_call, %zu, given %zu",
-                        sizeof all, call ? call->size : 0);
-    memcpy(&all, call, call->size);
-    return run_call(&all);
+                        sizeof *call, call ? call->size : 0);
+    return HP_OK;
+}
+
+hp_status hp_coll_run(const hp_coll_call *call) {
+    HP_TRY(check_size(call));
+    return run_call(call);
+}
+
+hp_status hpi_coll_check_call(const hp_coll_call *call, hpi_run *out_run) {
+    hpi_coll c;
+    HP_TRY(check_size(call));
+    HP_TRY(make_coll(call, &c));
+    return check(call->group, call->what, &c, out_run);
 }
 
 hp_status hp_all_gather(hp_group *group, const void *in, void *out, uint64_t count,

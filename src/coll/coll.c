@@ -115,6 +115,7 @@ static hp_status run_together(hpi_run *run) {
     if (run->algorithm)
         HP_TRY(run->algorithm->run(run));
     run->state->last = run->algorithm;
+    run->state->is_last_pushed = is_written_by_peers(run);
     hpi_line_post(run->group, HPI_LINE_READ, run->seq);
     return is_written_by_peers(run) ? hpi_coll_drain(run->group, run->seq) : HP_OK;
 }

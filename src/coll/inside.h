@@ -55,6 +55,7 @@ typedef struct hpi_coll_state {
     _Atomic uint64_t seq;      /* of the last collective that began */
     const char *only;          /* force this algorithm; NULL: choose */
     const hpi_algorithm *last; /* that ran */
+    bool is_last_pushed;       /* by it owners stored results into every output */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
     unsigned char **out;      /* by rank: where its output is written from here */
@@ -180,6 +181,7 @@ hp_status hpi_gather_staged(hpi_run *run);
 hp_status hpi_broadcast_staged(hpi_run *run);
 hp_status hpi_scatter_reduce_staged(hpi_run *run);
 hp_status hpi_reduce_staged(hpi_run *run);
+uint64_t hpi_reduce_staged_step(const hpi_run *run); /* elements of its chunks */
 void hpi_stage_close(hpi_coll_state *state);
 /* The cells, for who moves through them; what a tick is, and why it is safe, stands in stage.c. */
 hp_status hpi_stage_open(hpi_run *run);
@@ -197,6 +199,7 @@ hp_status hpi_wire_choose(hp_group *group, hp_dtype dtype, hp_wire asked, const 
                           hp_wire *out_wire);
 hp_status hpi_scatter_reduce_wire(hpi_run *run);
 hp_status hpi_reduce_wire(hpi_run *run);
+uint64_t hpi_wire_step(const hpi_run *run); /* elements of its chunks */
 /* Do the owners store their results straight into every output? */
 bool hpi_wire_pushes(const hpi_run *run);
 hp_status hpi_wire_alone(hpi_run *run); /* in a group of one */
@@ -211,9 +214,13 @@ hp_status hpi_mailbox_recv(hp_group *group, const hpi_coll *c);
 
 /* ---- traffic.c: the bytes that were moved ---- */
 
-/* What `call` moves by an algorithm, over `wire`. false: that has no row in traffic.c. */
-bool hpi_traffic_of(const hpi_algorithm *algorithm, const hp_coll_call *call, hp_wire wire,
-                    hp_coll_traffic *out_traffic);
+/* What a checked run moves by run->algorithm. false: that has no row in traffic.c. */
+bool hpi_traffic_of(const hpi_run *run, hp_coll_traffic *out_traffic);
+
+/* ---- call.c ---- */
+
+/* The arguments of a public call, as its run checks them. Of a message only out_run->what. */
+hp_status hpi_coll_check_call(const hp_coll_call *call, hpi_run *out_run);
 
 /* ---- coll.c ---- */
 

@@ -162,9 +162,13 @@ static hp_status reduce_staged_chunk(hpi_run *run, uint64_t first, uint64_t coun
     return HP_OK;
 }
 
+uint64_t hpi_reduce_staged_step(const hpi_run *run) {
+    return run->state->cell_bytes / hpi_max(run->in_size, run->out_size);
+}
+
 hp_status hpi_reduce_staged(hpi_run *run) {
     HP_TRY(hpi_stage_open(run));
-    const uint64_t step = run->state->cell_bytes / hpi_max(run->in_size, run->out_size);
+    const uint64_t step = hpi_reduce_staged_step(run);
     for (uint64_t at = 0; at < run->c.count; at += step)
         HP_TRY(reduce_staged_chunk(run, at, hpi_min(step, run->c.count - at)));
     return HP_OK;

@@ -20,6 +20,7 @@ typedef struct operands {
     uint64_t n; /* ranks */
 } operands;
 
+/* Elements of an operand that is cut into parts of any size. */
 static uint64_t sum_of(const uint64_t *counts, int n) {
     uint64_t sum = 0;
     for (int i = 0; i < n; i++)
@@ -27,85 +28,63 @@ static uint64_t sum_of(const uint64_t *counts, int n) {
     return sum;
 }
 
-/* Elements of the operands. */
-static void lengths(const hp_coll_call *c, int n, uint64_t *out_in, uint64_t *out_out) {
-    const uint64_t all = (uint64_t)n * c->count;
-    *out_in = *out_out = c->count;
-    switch (c->what) {
-    case HP_ALL_GATHER:
-        *out_out = all;
-        break;
-    case HP_ALL_GATHER_V:
-        *out_out = sum_of(c->out_counts, n);
-        break;
-    case HP_REDUCE_SCATTER:
-        *out_in = all;
-        break;
-    case HP_REDUCE_SCATTER_V:
-        *out_in = sum_of(c->in_counts, n);
-        break;
-    case HP_ALL_TO_ALL:
-        *out_in = *out_out = all;
-        break;
-    case HP_ALL_TO_ALL_V:
-        *out_in = sum_of(c->in_counts, n);
-        *out_out = sum_of(c->out_counts, n);
-        break;
-    case HP_BARRIER:
-        *out_in = *out_out = 0;
-        break;
-    default:
-        break;
-    }
+static uint64_t kept(const hpi_run *run, const operands *o) {
+    if (run->what == HP_BROADCAST)
+        return run->rank == run->c.root ? o->out : 0;
+    if (!run->is_in_place)
+        return 0;
+    return run->what == HP_ALL_TO_ALL ? o->own : hpi_min(o->in, o->out);
 }
 
-static uint64_t kept(const hp_coll_call *c, const operands *o, uint64_t size) {
-    const int rank = hp_group_rank(c->group);
-    const unsigned char *out = c->out;
-    if (c->what == HP_BROADCAST)
-        return rank == c->rank ? o->out : 0;
-    if (c->what == HP_ALL_GATHER && c->in == out + (uint64_t)rank * o->in)
-        return o->in;
-    if (c->what == HP_ALL_GATHER_V) {
-        const uint64_t first = c->out_offsets ? c->out_offsets[rank] : sum_of(c->out_counts, rank);
-        return c->in == out + first * size ? o->in : 0;
-    }
-    if (c->what == HP_ALL_TO_ALL && c->in == out)
-        return o->own;
-    return 0;
+static uint64_t own_count(const hpi_run *run) {
+    if (run->what == HP_ALL_TO_ALL_V)
+        return run->c.in_counts[run->rank];
+    return run->what == HP_ALL_TO_ALL ? run->c.count : 0;
 }
 
-static uint64_t own_count(const hp_coll_call *c) {
-    if (c->what == HP_ALL_TO_ALL_V)
-        return c->in_counts[hp_group_rank(c->group)];
-    return c->what == HP_ALL_TO_ALL ? c->count : 0;
-}
-
-/* In low precision slices are whole blocks. */
-static void code(const hp_coll_call *c, hp_wire wire, uint64_t size, operands *o) {
-    const uint64_t share = hpi_align_up(hpi_ceil_div(c->count, o->n), HPI_WIRE_BLOCK);
-    const uint64_t begin = hpi_min((uint64_t)hp_group_rank(c->group) * share, c->count);
-    const uint64_t length = hpi_min(share, c->count - begin);
-    o->in_coded = hpi_wire_bytes(wire, o->in / size);
-    o->out_coded = hpi_wire_bytes(wire, o->out / size);
-    o->slice = length * size;
-    o->slice_coded = hpi_wire_bytes(wire, length);
-}
-
-static operands operands_of(const hp_coll_call *c) {
-    const uint64_t size = hp_dtype_size(c->dtype);
-    const int n = hp_group_size(c->group);
-    const hpi_run run = {.n = n, .in_size = size};
-    uint64_t begin, end;
-    operands o = {.n = (uint64_t)n};
-    lengths(c, n, &o.in, &o.out);
-    o.in *= size;
-    o.out *= size;
-    o.own = own_count(c) * size;
-    o.keep = kept(c, &o, size);
-    hpi_slice(&run, c->count, hp_group_rank(c->group), &begin, &end);
-    o.slice = (end - begin) * size;
+static operands operands_of(const hpi_run *run) {
+    const hpi_coll *c = &run->c;
+    operands o = {.n = (uint64_t)run->n, .own = own_count(run) * run->in_size};
+    o.in = c->in_counts ? sum_of(c->in_counts, run->n) * run->in_size : run->in_bytes;
+    o.out = c->out_counts ? sum_of(c->out_counts, run->n) * run->out_size : run->out_bytes;
+    o.keep = kept(run, &o);
     return o;
+}
+
+/* What this rank sums of a vector of `count` elements whose slices end at multiples of `line`. */
+static uint64_t slice_of(const hpi_run *run, uint64_t count, uint64_t line) {
+    const uint64_t share = hpi_align_up(hpi_ceil_div(count, (uint64_t)run->n), line);
+    return hpi_min(share, count - hpi_min((uint64_t)run->rank * share, count));
+}
+
+/* The same of a vector that passes in chunks of `step`, each cut by itself. `coded` takes elements
+ * to bytes. */
+static void slices(const hpi_run *run, uint64_t step, uint64_t line, operands *o) {
+    const uint64_t n_full = run->c.count / step;
+    const uint64_t each = slice_of(run, step, line),
+                   last = slice_of(run, run->c.count % step, line);
+    o->slice = (n_full * each + last) * run->in_size;
+    if (run->wire != HP_WIRE_FULL)
+        o->slice_coded = n_full * hpi_wire_bytes(run->wire, each) + hpi_wire_bytes(run->wire, last);
+}
+
+static void cut(const hpi_run *run, operands *o) {
+    const uint64_t line = 64 / run->in_size;
+    if (run->algorithm->needs == HPI_NEEDS_WIRE)
+        slices(run, hpi_wire_step(run), HPI_WIRE_BLOCK, o);
+    else if (run->algorithm->needs == HPI_NEEDS_NOTHING)
+        slices(run, hpi_reduce_staged_step(run), line, o);
+    else
+        slices(run, run->c.count, line, o);
+}
+
+/* In low precision: the parts of a scatter are encoded one by one. */
+static void code(const hpi_run *run, operands *o) {
+    o->out_coded = hpi_wire_bytes(run->wire, o->out / run->out_size);
+    o->in_coded = run->what == HP_ALL_REDUCE ? o->out_coded : 0;
+    for (int i = 0; i < run->n && run->what != HP_ALL_REDUCE; i++)
+        o->in_coded +=
+            hpi_wire_bytes(run->wire, run->c.in_counts ? run->c.in_counts[i] : run->c.count);
 }
 
 /* "words" is the same everywhere: the contribution goes into the line, those of the peers come. */
@@ -136,15 +115,15 @@ static void of_words(const operands *o, hp_coll_traffic *t) {
     X(ALL_TO_ALL_V, staged, in + out - own, in + out - own)
 
 /* Owners store results straight into every output, or through cells, as they travel or not. */
-static void of_all_reduce_wire(const operands *o, const hp_coll_call *call, hp_coll_traffic *t) {
-    const hpi_place place = hpi_symm_place(hp_group_world(call->group), call->out, o->out);
+static void of_all_reduce_wire(const hpi_run *run, const operands *o, hp_coll_traffic *t) {
+    const bool is_coded = run->c.is_wire_result;
     t->read_bytes = o->in + o->n * o->slice_coded;
     t->written_bytes = o->in_coded;
-    if (place.key && !call->wire_result) {
+    if (run->state->is_last_pushed) {
         t->written_bytes += o->n * o->slice;
     } else {
-        t->read_bytes += call->wire_result ? o->in_coded : o->out;
-        t->written_bytes += (call->wire_result ? o->slice_coded : o->slice) + o->out;
+        t->read_bytes += is_coded ? o->in_coded : o->out;
+        t->written_bytes += (is_coded ? o->slice_coded : o->slice) + o->out;
     }
 }
 
@@ -162,27 +141,29 @@ static bool of_row(const hpi_algorithm *algorithm, const operands *o, hp_coll_tr
         return false;
 }
 
-bool hpi_traffic_of(const hpi_algorithm *algorithm, const hp_coll_call *call, hp_wire wire,
-                    hp_coll_traffic *out_traffic) {
-    operands o = operands_of(call);
+bool hpi_traffic_of(const hpi_run *run, hp_coll_traffic *out_traffic) {
+    const hpi_algorithm *algorithm = run->algorithm;
+    operands o = operands_of(run);
     *out_traffic = (hp_coll_traffic){.algorithm = algorithm->name, .steps = algorithm->steps};
     if (algorithm->needs == HPI_NEEDS_WORDS) {
         of_words(&o, out_traffic);
         return true;
     }
-    if (algorithm->needs == HPI_NEEDS_WIRE)
-        code(call, wire, hp_dtype_size(call->dtype), &o);
-    if (algorithm->needs == HPI_NEEDS_WIRE && call->what == HP_ALL_REDUCE) {
-        of_all_reduce_wire(&o, call, out_traffic);
+    if (run->wire != HP_WIRE_FULL)
+        code(run, &o);
+    if (run->what == HP_ALL_REDUCE)
+        cut(run, &o);
+    if (run->what == HP_ALL_REDUCE && run->wire != HP_WIRE_FULL) {
+        of_all_reduce_wire(run, &o, out_traffic);
         return true;
     }
     return of_row(algorithm, &o, out_traffic);
 }
 
-/* A group of one copies, unless in place. */
-static void of_one(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
-    const operands o = operands_of(call);
-    const bool moves = call->in != call->out && call->what != HP_BROADCAST;
+/* A group of one copies, unless what is there already is what comes out. */
+static void of_one(const hpi_run *run, hp_coll_traffic *out_traffic) {
+    const operands o = operands_of(run);
+    const bool moves = !run->is_in_place || run->wire != HP_WIRE_FULL;
     *out_traffic = (hp_coll_traffic){"", 0, moves ? o.in : 0, moves ? o.out : 0};
 }
 
@@ -201,42 +182,45 @@ static void of_message(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
     *out_traffic = (hp_coll_traffic){"mailbox", 1, copied, copied};
 }
 
+static bool moves_nothing(const hpi_run *run) {
+    const operands o = operands_of(run);
+    return o.in == 0 && o.out == 0;
+}
+
 /* What ran last, if it can have been this call. */
-static hp_status last_of(const hp_coll_call *call, const hpi_algorithm **out_last) {
-    const hpi_coll_state *s = hpi_group_attached(call->group, HPI_SLOT_COLL);
-    const hpi_algorithm *last = s ? s->last : NULL;
-    if (!last || last->what != call->what)
-        return HPI_FAIL(HP_ERR_STATE, "expected %s to be what ran last on %s, it was %s",
-                        hpi_collective_name(call->what), hpi_group_name(call->group),
-                        last ? hpi_collective_name(last->what) : "none that moves bytes");
-    *out_last = last;
+static hp_status find_last(hpi_run *run) {
+    run->state = hpi_group_attached(run->group, HPI_SLOT_COLL);
+    const hpi_algorithm *last = run->state ? run->state->last : NULL;
+    const bool is_wire = run->wire != HP_WIRE_FULL;
+    if (!last || last->what != run->what || (last->needs == HPI_NEEDS_WIRE) != is_wire)
+        return HPI_FAIL(HP_ERR_STATE, "expected %s%s to be what ran last on %s, it was %s%s%s",
+                        run->name, is_wire ? " over a wire" : "", hpi_group_name(run->group),
+                        last ? hpi_collective_name(last->what) : "none that moves bytes",
+                        last ? " by " : "", last ? last->name : "");
+    run->algorithm = last;
     return HP_OK;
 }
 
-static hp_status of_collective(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
-    const hpi_algorithm *last;
-    hp_wire wire = HP_WIRE_FULL;
-    HP_TRY(last_of(call, &last));
-    if (last->needs == HPI_NEEDS_WIRE)
-        HP_TRY(hpi_wire_choose(call->group, call->dtype, call->wire, __func__, &wire));
-    if (!hpi_traffic_of(last, call, wire, out_traffic))
+static hp_status of_collective(hpi_run *run, hp_coll_traffic *out_traffic) {
+    HP_TRY(find_last(run));
+    if (!hpi_traffic_of(run, out_traffic))
         return HPI_FAIL(HP_ERR_UNSUPPORTED, "expected a row for %s by %s in traffic.c, found none",
-                        hpi_collective_name(call->what), last->name);
+                        run->name, run->algorithm->name);
     return HP_OK;
 }
 
 hp_status hp_coll_traffic_get(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
-    if (!call || call->size != sizeof *call || !call->group || !out_traffic)
-        return HPI_FAIL(HP_ERR_ARGUMENT,
-                        "expected a call of %zu bytes with a group, and a place for its traffic",
-                        sizeof *call);
-    if (call->what == HP_SEND || call->what == HP_RECV)
+    hpi_run run;
+    if (!out_traffic)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the traffic, given NULL");
+    HP_TRY(hpi_coll_check_call(call, &run));
+    if (run.what == HP_SEND || run.what == HP_RECV)
         of_message(call, out_traffic);
-    else if (hp_group_size(call->group) == 1)
-        of_one(call, out_traffic);
-    else if (call->what == HP_BARRIER)
+    else if (moves_nothing(&run))
         *out_traffic = (hp_coll_traffic){.algorithm = ""};
+    else if (run.n == 1)
+        of_one(&run, out_traffic);
     else
-        return of_collective(call, out_traffic);
+        return of_collective(&run, out_traffic);
     return HP_OK;
 }

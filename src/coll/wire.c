@@ -28,8 +28,8 @@ static hp_wire default_wire(const hp_world *world) {
 hp_status hpi_wire_choose(hp_group *group, hp_dtype dtype, hp_wire asked, const char *call,
                           hp_wire *out_wire) {
     if ((unsigned)asked > HP_WIRE_FP8_E5M2)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a wire of hp_wire, given %d", call,
-                        (int)asked);
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a wire from 0 to %d, given %d", call,
+                        HP_WIRE_FP8_E5M2, (int)asked);
     hp_wire wire = asked;
     if (asked == HP_WIRE_DEFAULT)
         wire = dtype == HP_FP32 ? default_wire(hp_group_world(group)) : HP_WIRE_FULL;
@@ -214,12 +214,16 @@ static hp_status reduce_chunk(hpi_run *run, uint64_t first, uint64_t count) {
     return HP_OK;
 }
 
+/* An owner's slice, which may be a block longer than a fair share, must fit as results too. */
+uint64_t hpi_wire_step(const hpi_run *run) {
+    const uint64_t cell_bytes = run->state->cell_bytes;
+    const uint64_t results = cell_bytes / run->out_size / HPI_WIRE_BLOCK * HPI_WIRE_BLOCK;
+    return hpi_min(elements_in(run, cell_bytes), (uint64_t)run->n * results);
+}
+
 hp_status hpi_reduce_wire(hpi_run *run) {
     HP_TRY(hpi_stage_open(run));
-    const uint64_t cell_bytes = run->state->cell_bytes;
-    /* An owner's slice, which may be a block longer than a fair share, must fit as results too. */
-    const uint64_t results = cell_bytes / run->out_size / HPI_WIRE_BLOCK * HPI_WIRE_BLOCK;
-    const uint64_t step = hpi_min(elements_in(run, cell_bytes), (uint64_t)run->n * results);
+    const uint64_t step = hpi_wire_step(run);
     for (uint64_t at = 0; at < run->c.count; at += step)
         HP_TRY(reduce_chunk(run, at, hpi_min(step, run->c.count - at)));
     return HP_OK;

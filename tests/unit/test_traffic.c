@@ -19,18 +19,27 @@ enum { COUNT = 4096, BYTES = COUNT * sizeof(float) };
 static void has_every_row(hp_world *world, void *argument) {
     (void)argument;
     const uint64_t counts[] = {5, 9};
+    float in[18], out[18];
+    hpi_coll_state state = {.cell_bytes = 128 * 1024};
     for (int i = 0; i < hpi_n_algorithms; i++) {
         const hpi_algorithm *a = &hpi_algorithms[i];
         hp_coll_call call = HP_COLL_CALL_INIT;
         hp_coll_traffic t;
+        hpi_run run;
         call.what = a->what;
         call.group = hp_world_group(world);
+        call.in = in;
+        call.out = out;
         call.count = counts[hp_world_rank(world)];
         call.in_counts = call.out_counts = counts;
-        if (!hpi_traffic_of(a, &call, HP_WIRE_BF16, &t))
+        call.wire = a->needs == HPI_NEEDS_WIRE ? HP_WIRE_BF16 : HP_WIRE_FULL;
+        RANK_OK(hpi_coll_check_call(&call, &run));
+        run.state = &state;
+        run.algorithm = a;
+        if (!hpi_traffic_of(&run, &t))
             fprintf(stderr, "%s, %s: expected a row in src/coll/traffic.c\n",
                     hpi_collective_name(a->what), a->name);
-        RANK_CHECK(hpi_traffic_of(a, &call, HP_WIRE_BF16, &t));
+        RANK_CHECK(hpi_traffic_of(&run, &t));
         RANK_CHECK(strcmp(t.algorithm, a->name) == 0 && t.steps == a->steps);
     }
 }
@@ -134,8 +143,121 @@ static void run_others(hp_world *world, void *argument) {
     RANK_OK(hp_coll_traffic_get(&call, &t));
     RANK_CHECK(strcmp(t.algorithm, "words") == 0);
     RANK_CHECK(t.read_bytes == 8 + 2 * 32 && t.written_bytes == 32 + 8);
-    call.what = HP_ALL_GATHER;
+    call.wire = HP_WIRE_FP16;
     RANK_FAILS(hp_coll_traffic_get(&call, &t), HP_ERR_STATE);
+    call.what = HP_BROADCAST;
+    RANK_FAILS(hp_coll_traffic_get(&call, &t), HP_ERR_STATE);
+}
+
+/* ---- calls that are none ---- */
+
+/* What hp_coll_run refuses is refused here, whatever the group's size, and nothing is looked at. */
+static void run_wrong(hp_world *world, void *argument) {
+    (void)argument;
+    const int n = hp_world_size(world);
+    const uint64_t counts[] = {2, 2, 2};
+    float in[8] = {0}, out[8];
+    hp_coll_call good = HP_COLL_CALL_INIT, call;
+    hp_coll_traffic t = {"untouched", 7, 7, 7};
+    good.what = HP_ALL_GATHER_V;
+    good.group = hp_world_group(world);
+    good.in = in;
+    good.out = out;
+    good.count = 2;
+    good.out_counts = counts;
+    RANK_OK(hp_coll_run(&good));
+#define REFUSED(change)                                                                            \
+    do {                                                                                           \
+        call = good;                                                                               \
+        change;                                                                                    \
+        RANK_FAILS(hp_coll_traffic_get(&call, &t), HP_ERR_ARGUMENT);                               \
+        RANK_FAILS(hp_coll_run(&call), HP_ERR_ARGUMENT);                                           \
+    } while (0)
+    REFUSED(call.size -= 8);
+    REFUSED(call.size = 28);
+    REFUSED(call.what = (hp_collective)-1);
+    REFUSED(call.what = (hp_collective)99);
+    REFUSED(call.dtype = (hp_dtype)99);
+    REFUSED(call.out_counts = NULL);
+    REFUSED(call.what = HP_SEND; call.rank = n);
+    REFUSED(call.what = HP_RECV; call.rank = -1);
+    REFUSED(call.what = HP_BROADCAST; call.rank = n);
+#undef REFUSED
+    RANK_FAILS(hp_coll_traffic_get(&good, NULL), HP_ERR_ARGUMENT);
+    RANK_CHECK(strcmp(t.algorithm, "untouched") == 0 && t.steps == 7);
+    /* a barrier names nothing but its group */
+    memset(&call, 0x5a, sizeof call);
+    call.size = sizeof call;
+    call.what = HP_BARRIER;
+    call.group = good.group;
+    RANK_OK(hp_coll_traffic_get(&call, &t));
+    RANK_CHECK(!*t.algorithm && t.read_bytes == 0);
+}
+
+/* Where no rank has an element nothing moves, and that is no error. */
+static void run_empty(hp_world *world, void *argument) {
+    (void)argument;
+    hp_coll_call call = HP_COLL_CALL_INIT;
+    hp_coll_traffic t;
+    call.what = HP_ALL_REDUCE;
+    call.group = hp_world_group(world);
+    RANK_OK(hp_coll_run(&call));
+    RANK_OK(hp_coll_traffic_get(&call, &t));
+    RANK_CHECK(!*t.algorithm && t.steps == 0 && t.read_bytes == 0 && t.written_bytes == 0);
+}
+
+static void wrong_and_empty_calls(void **state) {
+    (void)state;
+    for (int n = 1; n <= 3; n++) {
+        ranks_run(n, RANKS_THREADS, run_wrong, NULL);
+        ranks_run(n, RANKS_THREADS, run_empty, NULL);
+    }
+}
+
+/* ---- what the operands alone do not say ---- */
+
+static hp_coll_traffic traffic_of(hp_group *group, const float *in, float *out, uint64_t count,
+                                  hp_wire wire) {
+    hp_coll_call call = HP_COLL_CALL_INIT;
+    hp_coll_traffic t;
+    call.what = HP_ALL_REDUCE;
+    call.group = group;
+    call.in = in;
+    call.out = out;
+    call.count = count;
+    call.wire = wire;
+    RANK_OK(hp_coll_run(&call));
+    RANK_OK(hp_coll_traffic_get(&call, &t));
+    return t;
+}
+
+/* An output in symmetric memory is stored into by the owners only where every rank's is; and the
+ * vector is cut chunk by chunk, so that rank 0 sums one element of a last chunk that has one. */
+static void run_cut(hp_world *world, void *argument) {
+    enum { CHUNK = 65536 /* bf16 in a cell */ };
+    (void)argument;
+    hp_group *group = hp_world_group(world);
+    const uint64_t half = CHUNK / 2, own = hp_world_rank(world) == 0 ? half + 1 : half;
+    hp_symm symm;
+    void *shared;
+    float *ordinary = hpi_alloc(CHUNK + 1, sizeof(float));
+    RANK_CHECK(ordinary != NULL);
+    RANK_OK(hp_symm_alloc(world, NULL, (CHUNK + 1) * sizeof(float), 0, &symm));
+    RANK_OK(hp_symm_pointer(symm, hp_world_rank(world), NULL, &shared));
+    hp_coll_traffic t = traffic_of(group, shared, shared, CHUNK + 1, HP_WIRE_BF16);
+    RANK_CHECK(t.read_bytes == 4 * (CHUNK + 1) + 2 * 2 * own);
+    RANK_CHECK(t.written_bytes == 2 * (CHUNK + 1) + 2 * 4 * own);
+    float *mixed = hp_world_rank(world) == 0 ? shared : ordinary;
+    t = traffic_of(group, mixed, mixed, CHUNK + 1, HP_WIRE_BF16);
+    RANK_CHECK(t.read_bytes == 2 * 4 * (CHUNK + 1) + 2 * 2 * own);
+    RANK_CHECK(t.written_bytes == 2 * (CHUNK + 1) + 4 * own + 4 * (CHUNK + 1));
+    RANK_OK(hp_symm_free(symm));
+    hpi_free(ordinary);
+}
+
+static void cuts_and_mixed_memory(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, run_cut, NULL);
 }
 
 static void what_ran_last_is_known(void **state) {
@@ -148,6 +270,8 @@ int main(void) {
         cmocka_unit_test(every_algorithm_has_a_formula),
         cmocka_unit_test(known_calls_give_known_bytes),
         cmocka_unit_test(what_ran_last_is_known),
+        cmocka_unit_test(wrong_and_empty_calls),
+        cmocka_unit_test(cuts_and_mixed_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
