@@ -29,11 +29,17 @@ static uint64_t sum_of(const uint64_t *counts, int n) {
 }
 
 static uint64_t kept(const hpi_run *run, const operands *o) {
-    if (run->what == HP_BROADCAST)
+    switch (run->what) {
+    case HP_BROADCAST:
         return run->rank == run->c.root ? o->out : 0;
-    if (!run->is_in_place)
+    case HP_ALL_GATHER:
+    case HP_ALL_GATHER_V:
+        return run->is_in_place ? o->in : 0;
+    case HP_ALL_TO_ALL:
+        return run->is_in_place ? o->own : 0;
+    default:
         return 0;
-    return run->what == HP_ALL_TO_ALL ? o->own : hpi_min(o->in, o->out);
+    }
 }
 
 static uint64_t own_count(const hpi_run *run) {
