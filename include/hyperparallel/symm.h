@@ -106,6 +106,11 @@ typedef struct hp_symm_call {
     hp_group *group;
     hp_stream *stream; /* NULL: returns when it is done */
 } hp_symm_call;
+#define HP_SYMM_CALL_INIT                                                                          \
+    {                                                                                              \
+        sizeof(hp_symm_call), HP_SYMM_PUT, {0, 0}, 0, 0, 0, 0, {0, 0}, 0, HP_SIGNAL_SET, HP_EQ, 0, \
+            0, 0, 0, 0                                                                             \
+    }
 HP_MUST_CHECK hp_status hp_symm_run(const hp_symm_call *call);
 
 /* Where `rank`'s block lies in this process; valid until the free. */

@@ -12,13 +12,16 @@
 #include "../stream/stream.h"
 #include "state.h"
 
+#include <stdio.h>
+
 /* A range in somebody's block, as the caller names it. */
 typedef struct target {
     hp_symm memory;
     uint64_t offset, bytes;
-    int rank;        /* in `group` */
-    hp_group *group; /* NULL: the block's own */
-    bool is_own;     /* this rank's block; rank and group say nothing */
+    int rank;         /* in `group` */
+    hp_group *group;  /* NULL: the block's own */
+    bool is_own;      /* this rank's block; rank and group say nothing */
+    const char *role; /* behind "memory" in messages: a call may reach for two */
 } target;
 
 /* Where that is. */
@@ -31,8 +34,9 @@ typedef struct spot {
 static hp_status check_range(const hpi_block *b, const target *t) {
     if (t->offset > b->bytes || t->bytes > b->bytes - t->offset)
         return HPI_FAIL(HP_ERR_ARGUMENT,
-                        "expected a range inside %llu bytes, given %llu bytes at offset %llu",
-                        (unsigned long long)b->bytes, (unsigned long long)t->bytes,
+                        "expected a range inside the %llu bytes of the memory%s, given %llu bytes "
+                        "at offset %llu",
+                        (unsigned long long)b->bytes, t->role, (unsigned long long)t->bytes,
                         (unsigned long long)t->offset);
     return HP_OK;
 }
@@ -61,7 +65,8 @@ static hp_status find_rank(const hpi_block *b, const target *t, int *out_world_r
 static hp_status reach_block(const hpi_block *b, const target *t, spot *out_spot) {
     int world_rank = -1;
     if (!b)
-        return HPI_FAIL(HP_ERR_HANDLE, "expected live memory, id %llx is freed or not this rank's",
+        return HPI_FAIL(HP_ERR_HANDLE,
+                        "expected live memory%s, id %llx is freed or not this rank's", t->role,
                         (unsigned long long)t->memory.id);
     HP_TRY(find_rank(b, t, &world_rank));
     HP_TRY(check_range(b, t));
@@ -73,11 +78,12 @@ static hp_status reach_block(const hpi_block *b, const target *t, spot *out_spot
 static hp_status reach(const target *t, spot *out_spot) {
     hp_world *world = t->memory.world;
     if (!world)
-        return HPI_FAIL(HP_ERR_HANDLE, "expected live memory, given the all-zero handle");
+        return HPI_FAIL(HP_ERR_HANDLE, "expected live memory%s, given the all-zero handle",
+                        t->role);
     HP_TRY(hpi_world_usable(world));
     hpi_symm_state *s = hpi_symm_state_find(world);
     if (!s)
-        return HPI_FAIL(HP_ERR_HANDLE, "expected live memory, this world has none");
+        return HPI_FAIL(HP_ERR_HANDLE, "expected live memory%s, this world has none", t->role);
     const hpi_snapshot *snapshot = hpi_table_enter(&s->table);
     const hp_status status = reach_block(hpi_snapshot_by_key(snapshot, t->memory.id), t, out_spot);
     hpi_table_leave(&s->table);
@@ -136,13 +142,28 @@ INLINED static inline hp_status check_values(const hp_symm_call *c) {
 
 /* Check everything and find the places; nothing is touched. */
 INLINED static inline hp_status resolve(const hp_symm_call *c, places *out_places) {
-    const target data = {c->memory, c->offset, c->bytes, c->rank, c->group, false};
-    const target word = {c->signal, c->signal_offset, sizeof(uint64_t),
-                         c->rank,   c->group,         c->what == HP_SYMM_WAIT};
+    const target data = {c->memory, c->offset, c->bytes, c->rank, c->group, false, ""};
+    const target word = {c->signal, c->signal_offset,        sizeof(uint64_t), c->rank,
+                         c->group,  c->what == HP_SYMM_WAIT, " for the signal"};
     HP_TRY(check_values(c));
     if (c->what != HP_SYMM_PUT && c->what != HP_SYMM_GET)
         HP_TRY(reach_word(&word, &out_places->word));
     return has_data(c->what) ? reach(&data, &out_places->data) : HP_OK;
+}
+
+/* The record names the call that the caller knows, whichever helper noticed. */
+static __attribute__((noinline)) hp_status name_call(const char *name, hp_status status) {
+    hp_error e;
+    hp_last_error_get(&e);
+    snprintf(e.call, sizeof e.call, "%s", name);
+    (void)hpi_error_set(&e);
+    return status;
+}
+
+static hp_status refuse(const hp_symm_call *c, hp_status status) {
+    static const char *const names[] = {"hp_symm_put", "hp_symm_get", "hp_symm_signal",
+                                        "hp_symm_put_signal", "hp_symm_wait"};
+    return name_call((unsigned)c->what > HP_SYMM_WAIT ? "hp_symm_run" : names[c->what], status);
 }
 
 static hp_status wait_word(const hp_symm_call *c, const spot *word) {
@@ -168,8 +189,8 @@ INLINED static inline hp_status perform(const hp_symm_call *c, const places *p) 
 
 INLINED static inline hp_status run_now(const hp_symm_call *c) {
     places p;
-    HP_TRY(resolve(c, &p));
-    return perform(c, &p);
+    const hp_status status = resolve(c, &p);
+    return status < 0 ? refuse(c, status) : perform(c, &p);
 }
 
 static hpi_journal *journal_of(const hp_symm_call *c) {
@@ -198,8 +219,9 @@ static hp_status run_on_stream(void *arguments) {
 
 static hp_status push(const hp_symm_call *call) {
     places p;
-    HP_TRY(resolve(call, &p));
-    return hpi_stream_push(call->stream, run_on_stream, call, sizeof *call);
+    const hp_status status = resolve(call, &p);
+    return status < 0 ? refuse(call, status)
+                      : hpi_stream_push(call->stream, run_on_stream, call, sizeof *call);
 }
 
 hp_status hp_symm_run(const hp_symm_call *call) {
@@ -208,7 +230,9 @@ hp_status hp_symm_run(const hp_symm_call *call) {
     if (call->size != sizeof *call)
         return HPI_FAIL(HP_ERR_VERSION, "expected hp_symm_call.size to be %zu, given %zu",
                         sizeof *call, call->size);
-    HP_TRY(check_values(call));
+    const hp_status status = check_values(call);
+    if (status < 0)
+        return refuse(call, status);
     return call->stream ? hpi_tell_failure(journal_of(call), "symm", push(call)) : run_any(call);
 }
 
@@ -280,11 +304,13 @@ hp_status hp_symm_wait(hp_symm memory, uint64_t offset, hp_compare compare, uint
 }
 
 hp_status hp_symm_pointer(hp_symm memory, int rank, hp_group *group, void **out_pointer) {
-    const target t = {memory, 0, 0, rank, group, false};
+    const target t = {memory, 0, 0, rank, group, false, ""};
     spot place;
     if (!out_pointer)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the pointer, given NULL");
-    HP_TRY(reach(&t, &place));
+    const hp_status status = reach(&t, &place);
+    if (status < 0)
+        return name_call(__func__, status);
     *out_pointer = place.pointer;
     return HP_OK;
 }

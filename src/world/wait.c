@@ -145,13 +145,21 @@ static bool never_came(const wait_state *w, int world_rank) {
     return group && !hpi_directory_has_joined(w->world, group->slot, world_rank);
 }
 
+/* Nobody is awaited in particular: what tells is how far the word has come. */
+static hp_status fail_signal(const wait_state *w, const char *waited) {
+    static const char *const comparisons[] = {"==", "!=", ">", ">=", "<", "<=", ">="};
+    return HPI_FAIL(HP_ERR_TIMEOUT, "%s for %llu ms; expected its word %s %llu, it is %llu", waited,
+                    (unsigned long long)w->timeout_ms, comparisons[w->how],
+                    (unsigned long long)w->value,
+                    (unsigned long long)atomic_load_explicit(w->word, memory_order_relaxed));
+}
+
 static hp_status fail_timeout(const wait_state *w) {
     char waited[200], doing[256];
     const int whom = awaited_world_rank(w->reason);
     wait_text(w, waited, sizeof waited);
     if (whom < 0)
-        return HPI_FAIL(HP_ERR_TIMEOUT, "%s for %llu ms, and none came", waited,
-                        (unsigned long long)w->timeout_ms);
+        return fail_signal(w, waited);
     hpi_control_describe(hpi_world_control(w->world, whom), doing, sizeof doing);
     return HPI_FAIL_RANK(HP_ERR_TIMEOUT, whom, "%s for %llu ms; rank %d %s, %s%s", waited,
                          (unsigned long long)w->timeout_ms, whom,
