@@ -97,8 +97,9 @@ static hp_status check_sizes(hpi_run *run) {
                         run->name, (unsigned long long)c->count, hp_dtype_name(c->dtype),
                         (unsigned long long)c->blocks, run->n);
     if (run->in_bytes && (!c->in || !c->out))
-        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected two buffers for %llu elements, given NULL",
-                        run->name, (unsigned long long)c->count);
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected %s for %llu elements, given NULL", run->name,
+                        run->what == HP_BROADCAST ? "a buffer" : "two buffers",
+                        (unsigned long long)c->count);
     return HP_OK;
 }
 
@@ -134,10 +135,11 @@ static hp_status check_overlap(hpi_run *run) {
         return HP_OK;
     return HPI_FAIL(HP_ERR_ARGUMENT,
                     "%s: expected buffers that are apart%s, given an input of %llu bytes that "
-                    "begins %lld bytes after the output of %llu bytes",
+                    "begins %llu bytes %s the output of %llu bytes",
                     run->name, run->what == HP_ALL_TO_ALL_V ? "" : " or in place",
-                    (unsigned long long)run->in_bytes, (long long)(in - out),
-                    (unsigned long long)run->out_bytes);
+                    (unsigned long long)run->in_bytes,
+                    (unsigned long long)(in < out ? out - in : in - out),
+                    in < out ? "before" : "after", (unsigned long long)run->out_bytes);
 }
 
 /* What a collective does not look at must not make its ranks differ. */
