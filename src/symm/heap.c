@@ -3,7 +3,8 @@
  * heap.c - first fit over a sorted list of free extents that are merged as they come back.
  *
  * Two free extents always have a taken block between them, so there is at most one more of them
- * than of taken blocks. Room in the list is made when a block is taken; giving back cannot fail.
+ * than of taken blocks, and another one while a block that comes back is not merged yet. Room for
+ * both is made when the block is taken; giving back cannot fail.
  * A list of n extents costs O(n) to search; a training job has tens. Source: Knuth, TAOCP 1, 2.5.
  */
 #include "heap.h"
@@ -77,7 +78,7 @@ static uint64_t largest_free(const hpi_heap *heap) {
 }
 
 hp_status hpi_heap_take(hpi_heap *heap, uint64_t bytes, uint64_t alignment, uint64_t *out_offset) {
-    HP_TRY(list_reserve(heap, heap->n_live + 2));
+    HP_TRY(list_reserve(heap, (heap->n_live + 1) + 2)); /* see above */
     alignment = hpi_max(alignment, HPI_HEAP_UNIT);
     uint64_t offset;
     /* Checked before hpi_heap_room, which would wrap near 2^64. */

@@ -100,6 +100,28 @@ static void test_heap_refuses(void **state) {
     hpi_heap_fini(&heap);
 }
 
+/* Every free extent between two taken blocks, and the list as short as it may be: what comes back
+ * needs a row of its own before it is merged. */
+static void test_heap_list_is_full(void **state) {
+    enum { ALIGNMENT = 4096 };
+    (void)state;
+    for (uint64_t n = 2; n <= 80; n++) {
+        hpi_heap heap;
+        uint64_t first, last = 0;
+        assert_int_equal(hpi_heap_init(&heap, (n + 4) * ALIGNMENT), HP_OK);
+        assert_int_equal(hpi_heap_take(&heap, 1, 1, &first), HP_OK);
+        for (uint64_t k = 1; k < n; k++)
+            assert_int_equal(hpi_heap_take(&heap, 1, ALIGNMENT, &last), HP_OK);
+        hpi_heap_give(&heap, first, 1);
+        /* longer than the gaps */
+        assert_int_equal(hpi_heap_take(&heap, ALIGNMENT + 1, ALIGNMENT, &last), HP_OK);
+        assert_int_equal(heap.n_free, n + 1);
+        assert_true(heap.n_free < heap.capacity);
+        hpi_heap_give(&heap, last, ALIGNMENT + 1);
+        hpi_heap_fini(&heap);
+    }
+}
+
 /* ---- places ---- */
 
 static void fill(unsigned char *data, uint64_t bytes, uint64_t seed) {
@@ -489,6 +511,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_heap_is_first_fit),
         cmocka_unit_test(test_heap_refuses),
+        cmocka_unit_test(test_heap_list_is_full),
         cmocka_unit_test(test_translation),
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_zeroed_and_counted),
