@@ -27,9 +27,7 @@ enum key {
     KEY_JSON,
     KEY_PIN,
     KEY_ROOT,
-    KEY_BATCH,
-    KEY_VERSION,
-    KEY_HELP
+    KEY_BATCH
 };
 
 static const struct argp_option rows[] = {
@@ -68,8 +66,8 @@ static const struct argp_option rows[] = {
     {0, 0, 0, 0, "What is printed:", 0},
     {"json", KEY_JSON, 0, 0, "an object a line instead of the table", 0},
     {"quiet", 'q', 0, 0, "the rows of the table alone", 0},
-    {"help", KEY_HELP, 0, 0, "this text", 0},
-    {"version", KEY_VERSION, 0, 0, "the version", 0},
+    {"help", '?', 0, 0, "this text", 0},
+    {"version", 'V', 0, 0, "the version", 0},
     {0, 0, 0, 0, 0, 0}};
 
 static const char about[] =
@@ -214,6 +212,8 @@ typedef struct command_line {
     options options;
     bool has_what, has_latency, has_factor;
     bool has_failed; /* the text is kept; else argp itself did not understand */
+    const char *odd; /* this word */
+    int n_read;      /* words, until then */
 } command_line;
 
 static hp_status parse_what(const char *text, command_line *line) {
@@ -281,6 +281,13 @@ static hp_status parse_value(int key, const char *text, command_line *line) {
     }
 }
 
+/* argp has gone over the word that it does not understand, unless that is a bundle of letters, of
+ * which it has read the first, or names of collectives lie before it. */
+static int odd_word(const struct argp_state *state, int n_read) {
+    const bool is_behind = state->next > n_read && *state->argv[state->next - 1] == '-';
+    return is_behind || state->next >= state->argc ? state->next - 1 : state->next;
+}
+
 static error_t parse_key(int key, char *text, struct argp_state *state) {
     command_line *line = state->input;
     options *o = &line->options;
@@ -289,9 +296,12 @@ static error_t parse_key(int key, char *text, struct argp_state *state) {
                        : key == KEY_STREAM                     ? &o->on_stream
                        : key == KEY_JSON                       ? &o->as_json
                        : key == 'q'                            ? &o->is_quiet
-                       : key == KEY_HELP                       ? &o->wants_help
-                       : key == KEY_VERSION                    ? &o->wants_version
+                       : key == '?'                            ? &o->wants_help
+                       : key == 'V'                            ? &o->wants_version
                                                                : NULL;
+    if (key == ARGP_KEY_ERROR)
+        line->odd = state->argv[odd_word(state, line->n_read)];
+    line->n_read = state->next;
     if (flag) {
         *flag = key != KEY_NO_CHECK;
         return 0;
@@ -357,12 +367,12 @@ hp_status options_parse(int argc, char **argv, options *out_options) {
                                      .n_warmup = 3,
                                      .n_groups = 1,
                                      .checks = true}};
-    int next = argc;
-    if (argp_parse(&parser, argc, argv, ARGP_SILENT, &next, &line) != 0) {
+    if (argp_parse(&parser, argc, argv, ARGP_SILENT, NULL, &line) != 0) {
         if (line.has_failed)
             return HP_ERR_ARGUMENT;
-        return fail(HP_ERR_ARGUMENT, "unknown option or missing value: %s; see hpperf --help",
-                    argv[next > 1 ? next - 1 : 0]);
+        return fail(HP_ERR_ARGUMENT,
+                    "unknown or ambiguous option, or missing value: %s; see hpperf --help",
+                    line.odd ? line.odd : "");
     }
     if (line.options.least_bytes > line.options.most_bytes && line.options.most_bytes == 16 << 20)
         line.options.most_bytes = line.options.least_bytes; /* -b alone */

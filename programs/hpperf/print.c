@@ -57,6 +57,7 @@ void print_head(const bench *b) {
         printf(", on a stream");
     printf("\n#%11s %11s %6s %6s %11s %11s %11s %8s %8s %6s %6s\n", "bytes", "count", "type",
            "redop", "time us", "p99 us", "slowest us", "algbw", "busbw", "moved", "wrong");
+    fflush(stdout);
 }
 
 static void print_table_row(const bench *b, const result *r) {

@@ -124,6 +124,7 @@ echo "== help, version, wrong command lines"
 perf 2 --help
 grep -q -- '--group-split' "$out/said" || fail "expected the options in the help"
 [ "$(grep -c '^Usage' "$out/said")" -eq 1 ] || fail "expected the help once"
+perf 2 -V
 perf 2 --version
 grep -qF "hpperf (HyperParallel in C)" "$out/said" || fail "expected the version"
 refuses 2 'expected a collective, like all_reduce'
@@ -146,4 +147,19 @@ refuses 2 'expected --memory to be symm or private, given "gpu"' all_reduce --me
 refuses 3 'expected --group-split to divide the 3 ranks, given 2' all_reduce --group-split 2
 refuses 3 'expected --root to be a rank from 0 to 2, given 3' broadcast --root 3
 refuses 1 'expected at least 2 ranks in a group for send_recv, given 1' send_recv
-refuses 2 'unknown option or missing value: --fast' all_reduce --fast
+refuses 2 'unknown or ambiguous option, or missing value: --fast' all_reduce --fast
+refuses 2 'unknown or ambiguous option, or missing value: --fast' --fast all_reduce -e 5
+refuses 2 'unknown or ambiguous option, or missing value: -z' -b8 -z all_reduce -e 5
+refuses 2 'unknown or ambiguous option, or missing value: -json' all_reduce -b 8 -json --quiet
+refuses 2 'unknown or ambiguous option, or missing value: -json' --quiet -json all_reduce
+refuses 2 'unknown or ambiguous option, or missing value: -qz' all_reduce -qz -b8
+refuses 2 'unknown or ambiguous option, or missing value: -b' all_reduce -e 8 -b
+refuses 2 'unknown or ambiguous option, or missing value: --json=5' --json=5 all_reduce
+refuses 2 'unknown or ambiguous option, or missing value: --m' --m symm all_reduce
+
+echo "== what cannot be written is a failure"
+for what in 'all_reduce -b 8 -e 8' --help; do
+    # shellcheck disable=SC2086 # a list of words
+    ! "$hprun" -n 2 "$hpperf" $what >/dev/full 2>"$out/error" || fail "$what: expected a failure on a full disk"
+    grep -qF 'hpperf: rank 0: expected to write the results' "$out/error" || fail "$what: expected to be told why"
+done
