@@ -102,6 +102,7 @@ uint64_t hpi_checksum(const void *data, uint64_t n_bytes);
 hp_status hpi_convert(const void *in, hp_dtype in_dtype, void *out, hp_dtype out_dtype,
                       uint64_t count);
 
+enum { HPI_N_DTYPES = HP_UINT8 + 1 };
 /* The type in which contributions of `dtype` are summed: fp64 for fp64, itself for integers, else
  * fp32. */
 hp_dtype hpi_sum_dtype(hp_dtype dtype);

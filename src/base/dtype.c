@@ -12,10 +12,10 @@ static const struct {
     [HP_BF16] = {"bf16", 2}, [HP_INT64] = {"int64", 8}, [HP_INT32] = {"int32", 4},
     [HP_INT8] = {"int8", 1}, [HP_UINT8] = {"uint8", 1},
 };
-enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
+_Static_assert(sizeof dtypes / sizeof *dtypes == HPI_N_DTYPES, "every dtype has a row");
 
 static bool is_known(hp_dtype dtype) {
-    return (unsigned)dtype < N_DTYPES;
+    return (unsigned)dtype < HPI_N_DTYPES;
 }
 
 size_t hp_dtype_size(hp_dtype dtype) {
@@ -26,7 +26,7 @@ const char *hp_dtype_name(hp_dtype dtype) {
 }
 
 hp_status hp_dtype_parse(const char *name, hp_dtype *out_dtype) {
-    for (int i = 0; name && out_dtype && i < N_DTYPES; i++)
+    for (int i = 0; name && out_dtype && i < HPI_N_DTYPES; i++)
         if (strcmp(dtypes[i].name, name) == 0) {
             *out_dtype = (hp_dtype)i;
             return HP_OK;

@@ -41,9 +41,9 @@ static hpi_coll named_fields(const hp_coll_call *call) {
 }
 
 static hp_status make_coll(const hp_coll_call *call, hpi_coll *out_coll) {
-    if ((unsigned)call->what > HP_RECV)
+    if ((unsigned)call->what > HPI_LAST_COLLECTIVE)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a collective from %d to %d, given %d",
-                        HP_ALL_GATHER, HP_RECV, (int)call->what);
+                        HP_ALL_GATHER, HPI_LAST_COLLECTIVE, (int)call->what);
     const char *name = hpi_collective_name(call->what);
     if (!call->group)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a group, given NULL", name);

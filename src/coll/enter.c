@@ -23,8 +23,8 @@ _Static_assert(2 * N_WORDS <= 15, "two sets of words fit into a line");
 typedef struct types {
     unsigned what, dtype, out_dtype, op, only, wire, wire_result, root, pass, tag;
 } types;
-_Static_assert(HP_RECV < 16 && HP_UINT8 < 16 && HP_MIN < 4 && HP_WIRE_FP8_E5M2 < 8 &&
-                   HPI_PASS_BITS == 6,
+_Static_assert(HPI_LAST_COLLECTIVE < 16 && HPI_N_DTYPES <= 16 && HPI_LAST_REDUCE < 4 &&
+                   HPI_LAST_WIRE < 8 && HPI_PASS_BITS == 6 && HPI_MAX_LOCAL <= 0x3ff + 1,
                "what pack_types packs fits into its bits");
 
 static uint64_t pack_types(const types *t) {

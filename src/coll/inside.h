@@ -41,6 +41,9 @@ extern const int hpi_n_algorithms;
 /* A tag is (1 + unit) << HPI_TAG_BITS | parameter, as far as its 24 bits go; 0: none. */
 enum { HPI_TAG_BITS = 10 };
 
+/* The last value of each enum: beyond it a call is refused. enter.c packs them into few bits. */
+enum { HPI_LAST_COLLECTIVE = HP_RECV, HPI_LAST_REDUCE = HP_MIN, HPI_LAST_WIRE = HP_WIRE_FP8_E5M2 };
+
 enum { HPI_SMALL_WORDS = 4, HPI_SMALL_BYTES = 8 * HPI_SMALL_WORDS };
 
 /* What a rank said of its operands when it entered. Peers write the output of an all-reduce alone;

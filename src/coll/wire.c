@@ -27,9 +27,9 @@ static hp_wire default_wire(const hp_world *world) {
 
 hp_status hpi_wire_choose(hp_group *group, hp_dtype dtype, hp_wire asked, const char *call,
                           hp_wire *out_wire) {
-    if ((unsigned)asked > HP_WIRE_FP8_E5M2)
+    if ((unsigned)asked > HPI_LAST_WIRE)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a wire from 0 to %d, given %d", call,
-                        HP_WIRE_FP8_E5M2, (int)asked);
+                        HPI_LAST_WIRE, (int)asked);
     hp_wire wire = asked;
     if (asked == HP_WIRE_DEFAULT)
         wire = dtype == HP_FP32 ? default_wire(hp_group_world(group)) : HP_WIRE_FULL;
