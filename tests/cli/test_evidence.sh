@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# test_evidence.sh - every test that docs/evidence.md names is there, and runs: it stands in the
+# list of its program. A row's id begins the name of at least one of its tests.
+#
+# usage: tests/cli/test_evidence.sh BUILD
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+page=docs/evidence.md
+status=0
+n=0
+
+while IFS=': ' read -r file name; do
+    n=$((n + 1))
+    # once where it is defined, once where it is run
+    if [ "$(grep -cwE "$name" "tests/$file" 2>/dev/null)" -lt 2 ]; then
+        echo "$page names $name in tests/$file: expected to find it there, defined and run"
+        status=1
+    fi
+done < <(grep -oE '`[a-z]+/test_[a-z0-9_]+\.c: [A-Za-z0-9_]+`' "$page" | tr -d '`')
+if [ "$n" -lt 60 ]; then
+    echo "expected at least 60 tests in $page, found $n"
+    status=1
+fi
+
+while IFS='|' read -r _ id _ tests; do
+    id=${id// /}
+    if ! grep -qE ": (test_)?${id}_" <<<"$tests"; then
+        echo "$page: expected a test of row $id whose name begins with it"
+        status=1
+    fi
+done < <(grep -E '^\| [SNR][0-9]+ \|' "$page")
+exit $status
