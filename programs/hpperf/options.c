@@ -6,6 +6,7 @@
  * speaks for all.
  */
 #include "options.h"
+#include "../odd_word.h"
 #include "fail.h"
 
 #include <argp.h>
@@ -281,13 +282,6 @@ static hp_status parse_value(int key, const char *text, command_line *line) {
     }
 }
 
-/* argp has gone over the word that it does not understand, unless that is a bundle of letters, of
- * which it has read the first, or names of collectives lie before it. */
-static int odd_word(const struct argp_state *state, int n_read) {
-    const bool is_behind = state->next > n_read && *state->argv[state->next - 1] == '-';
-    return is_behind || state->next >= state->argc ? state->next - 1 : state->next;
-}
-
 static error_t parse_key(int key, char *text, struct argp_state *state) {
     command_line *line = state->input;
     options *o = &line->options;
@@ -300,7 +294,7 @@ static error_t parse_key(int key, char *text, struct argp_state *state) {
                        : key == 'V'                            ? &o->wants_version
                                                                : NULL;
     if (key == ARGP_KEY_ERROR)
-        line->odd = state->argv[odd_word(state, line->n_read)];
+        line->odd = odd_word(state, line->n_read);
     line->n_read = state->next;
     if (flag) {
         *flag = key != KEY_NO_CHECK;

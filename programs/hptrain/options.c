@@ -6,6 +6,7 @@
  * speaks for all. A default is the text in its row, read by the same parser as the user's.
  */
 #include "options.h"
+#include "../odd_word.h"
 #include "fail.h"
 #include "json.h"
 #include "spell.h"
@@ -144,6 +145,8 @@ static hp_status parse_value(const row *r, const char *text, options *o) {
 typedef struct command_line {
     options options;
     bool has_failed; /* the text is kept; else argp itself did not understand */
+    const char *odd; /* this word */
+    int n_read;      /* words, until then */
 } command_line;
 
 /* argp takes any error code for "stop here". */
@@ -164,6 +167,9 @@ static error_t parse_row(const row *r, const char *text, command_line *line) {
 
 static error_t parse_key(int key, char *text, struct argp_state *state) {
     command_line *line = state->input;
+    if (key == ARGP_KEY_ERROR)
+        line->odd = odd_word(state, line->n_read);
+    line->n_read = state->next;
     if (key >= FIRST_KEY && key < FIRST_KEY + N_OPTIONS)
         return parse_row(&rows[key - FIRST_KEY], text, line);
     switch (key) {
@@ -324,15 +330,9 @@ static hp_status refuse_word(const char *word) {
 
 hp_status options_parse(int argc, char **argv, options *out_options) {
     command_line line = {.has_failed = false};
-    int next = argc;
     TRY(set_defaults(&line.options));
-    if (argp_parse(&parser, argc, argv, ARGP_SILENT, &next, &line) != 0) {
-        if (line.has_failed)
-            return HP_ERR_ARGUMENT;
-        while (next > 2 && argv[next - 1][0] != '-') /* from its value back to the option */
-            next--;
-        return refuse_word(argv[next - 1]);
-    }
+    if (argp_parse(&parser, argc, argv, ARGP_SILENT, NULL, &line) != 0)
+        return line.has_failed ? HP_ERR_ARGUMENT : refuse_word(line.odd ? line.odd : "");
     TRY(parse_mesh(&line.options));
     TRY(check_together(&line.options));
     *out_options = line.options;

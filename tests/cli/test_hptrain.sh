@@ -87,11 +87,11 @@ fi
 
 echo "== a log that cannot be written ends the run on all ranks, after the checkpoint that was due"
 "$hprun" -n 2 "$hptrain" "${small[@]}" --steps 1 --save "$out/full" >/dev/null
-head -c $((8192 * 1024 - 2000)) /dev/zero | tr '\0' '\n' >"$out/full.jsonl"
+head -c $((16384 * 1024 - 2000)) /dev/zero | tr '\0' '\n' >"$out/full.jsonl"
 status=0
 (
     trap '' XFSZ
-    ulimit -f 8192 # KB: room for a few steps
+    ulimit -f 16384 # KB: a segment of 8 MB and its heap, room for a few steps of the log
     exec "$hprun" -n 2 "$hptrain" "${small[@]}" --resume "$out/full" --save "$out/full" --steps 1000 --save-every 1 \
         --log "$out/full.jsonl" >/dev/null 2>"$out/said"
 ) || status=$?
@@ -145,6 +145,8 @@ refused 2 'expected --mesh to be RxS, replicas x shards, like 2x4, given "2by1"'
 refused 2 'expected --mesh RxS with R x S = 2, the number of ranks, given 2x4 = 8' --mesh 2x4
 refused 2 'unknown option --no-such-option; see hptrain --help' --no-such-option
 refused 2 'unknown option --stpes (did you mean --steps?)' --stpes 3
+refused 2 'unknown option --no-such-option; see hptrain --help' --no-such-option --steps 3
+refused 2 'unknown option -lr (did you mean --lr?)' --quiet -lr 3
 refused 2 'expected --steps N, given no value' --steps
 refused 2 'expected --quiet without a value, given "--quiet=2"' --quiet=2
 refused 2 'expected --seed to be a whole number from 0 to 9223372036854775807, given "9223372036854775808"' --seed 9223372036854775808
