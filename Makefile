@@ -4,7 +4,7 @@
 # takes more than two lines. Where make itself is missing, `./make` stands in for it.
 BUILD ?= build
 
-.PHONY: all help train test soak bench lint san fuzz cluster-test python python-test docs clean
+.PHONY: all help train test soak bench lint san fuzz aarch64 cluster-test python python-test docs clean
 
 all: ## build everything, the programs into build/bin
 	@tools/setup.sh -n build
@@ -12,7 +12,7 @@ all: ## build everything, the programs into build/bin
 	@echo "built: $(BUILD)/bin"
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1 /p' Makefile | \
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1 /p' Makefile | \
 	    while read -r name text; do printf '  make %-14s%s\n' "$$name" "$$text"; done
 
 train: ## train a small model on the shipped text over 8 ranks and show the result (ARGS=: more for hptrain)
@@ -37,9 +37,13 @@ san: ## quick tests under address, undefined-behaviour and thread sanitizers
 	@tools/setup.sh build test
 	@tools/san.sh $(BUILD)
 
-fuzz: ## the readers of files against random bytes (SECONDS=: for each of them, else 300)
+fuzz: ## readers of files, messages and shared memory against random bytes (SECONDS=: for each of them, else 300)
 	@tools/setup.sh build fuzz
 	@tools/fuzz.sh $(BUILD) $(SECONDS)
+
+aarch64: ## quick tests for 64-bit Arm under qemu-user (installs a cross compiler)
+	@tools/setup.sh build test
+	@tools/aarch64.sh $(BUILD)
 
 docs: ## write the generated pages of docs/ again
 	@tools/setup.sh build
