@@ -8,6 +8,7 @@
  */
 #include "coll/mailbox.h"
 #include "support/ranks.h"
+#include "world/inside.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -437,6 +438,54 @@ static void stuck_body(hp_world *world, void *argument) {
     free(data);
 }
 
+static void wait_until_sending(hp_world *world) {
+    char text[256] = "";
+    while (!strstr(text, "in send")) {
+        hpi_sleep_ns(1000000);
+        hpi_control_describe(hpi_world_control(world, hp_world_rank(world)), text, sizeof text);
+    }
+}
+
+/* A sender whose data was to be read where it lies gives up, because of rank 2, and writes there:
+ * who receives only then gets no mixture. */
+static void late_body(hp_world *world, void *argument) {
+    const int rank = hp_world_rank(world);
+    hp_group *own = NULL;
+    unsigned char *data = allocate(RING_BYTES);
+    void *shared = NULL;
+    hp_symm memory;
+    int32_t word = 0;
+    (void)argument;
+    RANK_OK(hp_group_duplicate(hp_world_group(world), &own));
+    RANK_OK(hp_symm_alloc(world, NULL, RING_BYTES, 0, &memory));
+    RANK_OK(hp_symm_pointer(memory, rank, NULL, &shared));
+    if (rank == 0) {
+        hp_coll_call call = HP_COLL_CALL_INIT;
+        call.what = HP_SEND;
+        call.group = own;
+        call.in = shared;
+        call.count = RING_BYTES;
+        call.dtype = HP_UINT8;
+        call.rank = 1;
+        RANK_OK(hp_stream_create(NULL, &call.stream));
+        RANK_OK(hp_coll_run(&call));
+        wait_until_sending(world);
+        RANK_OK(hp_send(own, &word, 1, HP_INT32, 2));
+        RANK_FAILS(hp_stream_synchronize(call.stream), HP_ERR_MISMATCH);
+        hp_stream_destroy(call.stream);
+        memset(shared, 1, RING_BYTES);
+        RANK_OK(hp_symm_signal(memory, 0, HP_SIGNAL_SET, 1, 1, NULL));
+    } else if (rank == 1) {
+        RANK_OK(hp_symm_wait(memory, 0, HP_EQ, 1, 0));
+        RANK_FAILS(hp_recv(own, data, RING_BYTES, HP_UINT8, 0), HP_ERR_MISMATCH);
+    } else {
+        RANK_FAILS(hp_recv(own, &word, 1, HP_FP32, 0), HP_ERR_MISMATCH);
+    }
+    RANK_OK(hp_symm_free(memory));
+    hp_group_destroy(own);
+    free(data);
+}
+
 /* The k-th allocation of the first message fails: both ranks learn of it, neither waits. */
 static void no_memory_body(hp_world *world, void *argument) {
     const uint64_t k = *(const uint64_t *)argument;
@@ -498,6 +547,7 @@ RUN(test_busy, 2, RANKS_THREADS, busy_body)
 RUN(test_buffered, 2, RANKS_THREADS, buffered_body)
 RUN(test_buffered_by_processes, 2, RANKS_PROCESSES, buffered_body)
 RUN(test_unread, 2, RANKS_THREADS, unread_body)
+RUN(test_late_receiver, 3, RANKS_PROCESSES, late_body)
 RUN(test_arguments, 2, RANKS_THREADS, arguments_body)
 
 static void test_order(void **state) {
@@ -555,6 +605,7 @@ int main(void) {
         cmocka_unit_test(test_unread),
         cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_death),
+        cmocka_unit_test(test_late_receiver),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_stuck_ring),
         cmocka_unit_test(test_arguments),
