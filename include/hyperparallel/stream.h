@@ -30,7 +30,9 @@ extern "C" {
  * it. The first call that fails stops its stream: those behind it are not run, and it is returned,
  * with its record, by everything that is asked of the stream from then on, and to whoever waits for
  * one of its marks that was not reached before. A mark names calls that are already there, so
- * streams cannot wait for each other in a circle. Threads: any. */
+ * streams cannot wait for each other in a circle. The groups, memory and worlds that calls name are
+ * kept as well until these have run: synchronize first, then destroy or free them. In a child made
+ * by fork every call is FORKED. Threads: any. */
 typedef struct hp_stream hp_stream;
 
 typedef struct hp_stream_config {
@@ -53,7 +55,7 @@ typedef struct hp_mark {
 HP_MUST_CHECK hp_status hp_stream_create(const hp_stream_config *config, hp_stream **out_stream);
 /* Waits for what is on it, then ends its thread. Other streams may still have waits for its marks
  * on them. In a call on the stream itself it does not wait: the rest runs, then the thread ends.
- * After fork the child's does nothing. Takes NULL. */
+ * In a child made by fork it does nothing. Takes NULL. */
 void hp_stream_destroy(hp_stream *stream);
 /* Put a function of your own on it. */
 HP_MUST_CHECK hp_status hp_stream_call(hp_stream *stream, hp_status (*function)(void *argument),
@@ -62,7 +64,7 @@ HP_MUST_CHECK hp_status hp_stream_record(hp_stream *stream, hp_mark *out_mark);
 /* What is put on `stream` from now on runs after `mark`, of any stream. Does not wait here. */
 HP_MUST_CHECK hp_status hp_stream_wait(hp_stream *stream, hp_mark mark);
 /* Wait here for everything that is on it. Errors: its failure, STATE in a call on the stream
- * itself, FORKED. */
+ * itself. */
 HP_MUST_CHECK hp_status hp_stream_synchronize(hp_stream *stream);
 /* Wait here for a mark. / HP_OK when it is reached, HP_IN_PROGRESS when not yet. */
 HP_MUST_CHECK hp_status hp_mark_synchronize(hp_mark mark);

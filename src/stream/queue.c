@@ -16,12 +16,14 @@
 #include "../trace/trace.h"
 #include "stream.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
+enum { FORK_PAGE_BYTES = 4096 };
 enum { LEAST_CLASS = 8, N_CLASSES = 64 }; /* a node of class k takes 2^k bytes, at least 256 */
 
 typedef struct node {
@@ -45,7 +47,8 @@ struct hp_stream {
 
     hp_stream_config config;
     pthread_t thread;
-    pid_t process;
+    volatile char *fork_page; /* reads 0 in a child process, where there is no thread, and where the
+                                 lock may be held by one that is not there */
 };
 
 /* ---- nodes ------------------------------------------------------------------------------------
@@ -99,8 +102,28 @@ static void stream_free(hp_stream *s) {
     pthread_cond_destroy(&s->advanced);
     pthread_cond_destroy(&s->filled);
     pthread_mutex_destroy(&s->lock);
+    if (s->fork_page)
+        munmap((void *)(uintptr_t)s->fork_page, FORK_PAGE_BYTES);
     hpi_free((void *)(uintptr_t)s->config.name);
     hpi_free(s);
+}
+
+static hp_status make_fork_page(hp_stream *s) {
+    void *page =
+        mmap(NULL, FORK_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        return HPI_FAIL(HP_ERR_SYSTEM, "expected a page for stream %s, mmap gave: %s",
+                        s->config.name, strerror(errno));
+    s->fork_page = page;
+    s->fork_page[0] = 1;
+    if (madvise(page, FORK_PAGE_BYTES, MADV_WIPEONFORK))
+        return HPI_FAIL(HP_ERR_SYSTEM, "expected a page that forks wipe, madvise gave: %s",
+                        strerror(errno));
+    return HP_OK;
+}
+
+static bool is_forked(const hp_stream *s) {
+    return !s->fork_page[0];
 }
 
 static void hold(hp_stream *s) {
@@ -148,17 +171,16 @@ static hp_status await(hp_stream *s, uint64_t number) {
 static hp_status check_stream(const hp_stream *s, const char *call) {
     if (!s)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a stream, given NULL", call);
-    return HP_OK;
-}
-
-/* Who may wait here: not a call on the stream, for what comes behind itself; not a child of fork,
- * where the thread does not exist. */
-static hp_status check_waiter(const hp_stream *s, const char *call) {
-    if (s->process != getpid())
+    if (is_forked(s))
         return HPI_FAIL(HP_ERR_FORKED,
                         "%s: expected the process that created stream %s, this is a child made by "
                         "fork",
                         call, s->config.name);
+    return HP_OK;
+}
+
+/* Who may wait here: not a call on the stream, for what comes behind itself. */
+static hp_status check_waiter(const hp_stream *s, const char *call) {
     if (is_own_thread(s))
         return HPI_FAIL(HP_ERR_STATE,
                         "%s: expected a thread other than the one of stream %s, a call on it would "
@@ -437,12 +459,13 @@ hp_status hp_stream_create(const hp_stream_config *config, hp_stream **out_strea
     }
     s->config = own;
     s->config.name = name;
-    s->process = getpid();
     /* with default attributes these three do not fail on Linux */
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->filled, NULL);
     pthread_cond_init(&s->advanced, NULL);
-    const hp_status status = start_thread(s);
+    hp_status status = make_fork_page(s);
+    if (status == HP_OK)
+        status = start_thread(s);
     if (status < 0)
         stream_free(s);
     else
@@ -451,7 +474,7 @@ hp_status hp_stream_create(const hp_stream_config *config, hp_stream **out_strea
 }
 
 void hp_stream_destroy(hp_stream *stream) {
-    if (!stream || stream->process != getpid()) /* in a child of fork it is the parent's */
+    if (!stream || is_forked(stream)) /* it is the parent's */
         return;
     const pthread_t thread = stream->thread;
     const bool is_own = is_own_thread(stream);

@@ -450,19 +450,48 @@ static void test_from_inside(void **state) {
     assert_int_equal(i.marked, HP_ERR_STATE);
 }
 
+static void *put_until_it_fails(void *argument) {
+    hp_stream *stream = argument;
+    _Atomic int n = 0;
+    while (hp_stream_call(stream, count, &n) == HP_OK && hp_stream_synchronize(stream) == HP_OK) {
+    }
+    return NULL;
+}
+
+/* In the child, where the lock may be held for ever. */
+static int look_from_child(hp_stream *stream, hp_mark mark) {
+    int n_right = 0;
+    n_right += hp_stream_call(stream, fail_silently, NULL) == HP_ERR_FORKED;
+    n_right += hp_stream_record(stream, &mark) == HP_ERR_FORKED;
+    n_right += hp_stream_wait(stream, mark) == HP_ERR_FORKED;
+    n_right += hp_stream_synchronize(stream) == HP_ERR_FORKED;
+    n_right += hp_mark_synchronize(mark) == HP_ERR_FORKED;
+    n_right += hp_mark_query(mark) == HP_ERR_FORKED;
+    hp_stream_destroy(stream); /* must return */
+    return 6 - n_right;
+}
+
 static void test_after_fork(void **state) {
     hp_stream *stream = stream_new("parent");
+    pthread_t putter;
+    hp_mark mark;
     (void)state;
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        const hp_status status = hp_stream_synchronize(stream);
-        hp_stream_destroy(stream); /* must return */
-        _exit(status == HP_ERR_FORKED ? 0 : 1);
+    assert_int_equal(hp_stream_record(stream, &mark), HP_OK);
+    assert_int_equal(pthread_create(&putter, NULL, put_until_it_fails, stream), 0);
+    for (int i = 0; i < 20; i++) {
+        int how = -1;
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            alarm(10);
+            _exit(look_from_child(stream, mark));
+        }
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_int_equal(how, 0);
     }
-    int how = -1;
-    assert_int_equal(waitpid(child, &how, 0), child);
-    assert_int_equal(how, 0);
+    assert_int_equal(hp_stream_call(stream, fail_silently, NULL),
+                     HP_OK); /* ends the other thread */
+    assert_int_equal(pthread_join(putter, NULL), 0);
     hp_stream_destroy(stream);
 }
 
