@@ -22,8 +22,8 @@
 extern "C" {
 #endif
 
-/* A handle, passed by value. The id is never used again: a stale, foreign or freed handle is
- * HP_ERR_HANDLE in every call. All-zero is no memory. */
+/* A handle, passed by value. The id is never used again in its world: a stale, foreign or freed
+ * handle is HP_ERR_HANDLE in every call, as long as that world lives. All-zero is no memory. */
 typedef struct hp_symm {
     hp_world *world;
     uint64_t id;
@@ -51,8 +51,9 @@ HP_MUST_CHECK hp_status hp_symm_alloc(hp_world *world, hp_group *group, uint64_t
 HP_MUST_CHECK hp_status hp_symm_alloc_spanning(hp_world *world, hp_group *group,
                                                uint64_t bytes_per_rank, hp_symm *out_memory);
 
-/* Give it back. Collective over the group it was allocated over: returns when no member can still
- * be inside a call on it. All-zero handle: HP_OK. */
+/* Give it back. Collective over the group it was allocated over, which is destroyed after it:
+ * returns when every member has come. So no member is inside a call on it any more, if each has
+ * finished those of its other threads and streams before. All-zero handle: HP_OK. */
 HP_MUST_CHECK hp_status hp_symm_free(hp_symm memory);
 
 /* Copy `bytes` from `source` (ordinary or symmetric) to offset `offset` of `rank`'s block. The

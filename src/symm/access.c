@@ -201,9 +201,10 @@ static hpi_journal *journal_of(const hp_symm_call *c) {
 INLINED static inline hp_status run_told(const hp_symm_call *c) {
     static const hpi_event events[] = {HPI_EVENT_put, HPI_EVENT_get, HPI_EVENT_signal,
                                        HPI_EVENT_put_signal, HPI_EVENT_symm_wait};
-    const hpi_probe probe =
-        hpi_probe_begin(events[c->what], journal_of(c), c->group ? hpi_group_name(c->group) : NULL,
-                        c->what == HP_SYMM_WAIT ? c->value : 0, has_data(c->what) ? c->bytes : 0);
+    const bool is_wait = c->what == HP_SYMM_WAIT; /* and names no group: there may be anything */
+    const hpi_probe probe = hpi_probe_begin(
+        events[c->what], journal_of(c), !is_wait && c->group ? hpi_group_name(c->group) : NULL,
+        is_wait ? c->value : 0, has_data(c->what) ? c->bytes : 0);
     return hpi_probe_end(&probe, run_now(c));
 }
 

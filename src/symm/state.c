@@ -68,6 +68,9 @@ hp_status hpi_symm_begin(hp_world *world) {
 hp_status hp_symm_stats_get(const hp_world *world, hp_symm_stats *out_stats) {
     if (!world || !out_stats)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a world and a place for the result, given NULL");
+    const hp_status usable = hpi_world_usable(world);
+    if (usable == HP_ERR_FORKED) /* the lock may be held by a thread that is not there */
+        return usable;
     hp_symm_stats stats = {0};
     hpi_symm_state *s = hpi_symm_state_find(world);
     if (s) {

@@ -16,6 +16,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -283,6 +285,40 @@ static void spanning_body(hp_world *world, void *argument) {
 
 /* ---- what must be refused ---- */
 
+/* A child made by fork can be told so alone: a lock may be held by a thread that it lacks. */
+static void fork_body(hp_world *world, void *argument) {
+    int how = -1;
+    hp_symm_stats stats;
+    (void)argument;
+    const pid_t child = fork();
+    RANK_CHECK(child >= 0);
+    if (child == 0)
+        _exit(hp_symm_stats_get(world, &stats) != HP_ERR_FORKED);
+    RANK_CHECK(waitpid(child, &how, 0) == child && how == 0);
+    RANK_OK(hp_symm_stats_get(world, &stats));
+}
+
+/* A wait names no group, so anything may stand there, also where calls are recorded. */
+static void unnamed_body(hp_world *world, void *argument) {
+    static const hp_symm_call unnamed = {.size = sizeof unnamed,
+                                         .what = HP_SYMM_WAIT,
+                                         .source = &unnamed,
+                                         .target = (void *)8,
+                                         .bytes = UINT64_MAX,
+                                         .rank = 77,
+                                         .group = (hp_group *)8};
+    hp_symm_call call = unnamed;
+    hp_trace *trace = NULL;
+    (void)argument;
+    RANK_OK(hp_trace_create(0, 8, &trace));
+    RANK_OK(hp_trace_thread(trace, 0));
+    RANK_OK(hp_symm_alloc(world, NULL, 8, 0, &call.signal));
+    RANK_OK(hp_symm_run(&call));
+    RANK_OK(hp_symm_free(call.signal));
+    RANK_OK(hp_trace_thread(NULL, 0));
+    hp_trace_destroy(trace);
+}
+
 /* Memory from before and after `stale` must not be touched through it (S11). */
 static void handles_body(hp_world *world, void *argument) {
     const int rank = hp_world_rank(world), n = hp_world_size(world);
@@ -497,6 +533,7 @@ THREADS(test_sizes_differ, 4, mismatch_body)
 THREADS(test_ping_pong, 2, ping_pong_body)
 THREADS(test_readers, 3, readers_body)
 THREADS(test_other_call, 2, other_call_body)
+THREADS(test_unnamed_fields, 1, unnamed_body)
 
 static void test_processes(void **state) {
     (void)state;
@@ -505,6 +542,7 @@ static void test_processes(void **state) {
     ranks_run(3, RANKS_PROCESSES, spanning_body, NULL);
     ranks_run(2, RANKS_PROCESSES, ping_pong_body, NULL);
     ranks_run(3, RANKS_PROCESSES, mismatch_body, NULL);
+    ranks_run(1, RANKS_PROCESSES, fork_body, NULL);
 }
 
 int main(void) {
@@ -522,6 +560,7 @@ int main(void) {
         cmocka_unit_test(test_ping_pong),
         cmocka_unit_test(test_readers),
         cmocka_unit_test(test_other_call),
+        cmocka_unit_test(test_unnamed_fields),
         cmocka_unit_test(test_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
