@@ -305,9 +305,115 @@ static void cuts(hp_world *world, void *argument) {
     }
 }
 
+/* Parts of each rank that lie apart: in blocks of a tensor, or wherever the offsets say. */
+enum { LAID_COUNT = 50, LAID_BLOCKS = 170, LAID_PART = LAID_COUNT * LAID_BLOCKS };
+typedef struct laid {
+    hp_group *group;
+    hp_wire wire;
+    float *in, *part, *plain, *whole; /* in: of all ranks and gaps; the others: of one */
+} laid;
+
+/* `part` is this rank's result; it is that of an all-reduce of the part alone. collect(i) lays part
+ * i out in `plain`. */
+static void check_laid(const laid *l, uint64_t count, void (*collect)(const laid *l, int i)) {
+    uint64_t first;
+    for (int i = 0; i < hp_group_size(l->group); i++) {
+        hp_coll_call call = HP_COLL_CALL_INIT;
+        collect(l, i);
+        call.what = HP_ALL_REDUCE;
+        call.group = l->group;
+        call.wire = l->wire;
+        call.op = HP_AVG;
+        call.in = l->plain;
+        call.out = l->whole;
+        call.count = count;
+        RANK_OK(hp_coll_run(&call));
+        if (i == hp_group_rank(l->group))
+            RANK_CHECK(oracle_same(HP_FP32, l->part, l->whole, count, &first));
+    }
+}
+
+static void collect_blocks(const laid *l, int i) {
+    const size_t n = (size_t)hp_group_size(l->group);
+    for (size_t b = 0; b < LAID_BLOCKS; b++)
+        memcpy(l->plain + b * LAID_COUNT, l->in + (b * n + (size_t)i) * LAID_COUNT,
+               LAID_COUNT * sizeof(float));
+}
+
+static void run_blocks(const laid *l) {
+    uint64_t seq;
+    const hpi_coll c = {.in = l->in,
+                        .out = l->part,
+                        .count = LAID_COUNT,
+                        .blocks = LAID_BLOCKS,
+                        .dtype = HP_FP32,
+                        .out_dtype = HP_FP32,
+                        .op = HP_AVG,
+                        .wire = l->wire};
+    RANK_OK(hpi_reduce_scatter(l->group, &c, &seq));
+    RANK_OK(hpi_coll_drain(l->group, seq));
+    check_laid(l, LAID_PART, collect_blocks);
+}
+
+/* From the last to the first, a gap between them. */
+static uint64_t laid_at(const laid *l, int i) {
+    return (uint64_t)(hp_group_size(l->group) - 1 - i) * (LAID_PART + 13) + 5;
+}
+
+static void collect_offsets(const laid *l, int i) {
+    memcpy(l->plain, l->in + laid_at(l, i), LAID_PART * sizeof(float));
+}
+
+static void run_offsets(const laid *l) {
+    uint64_t counts[MAX_RANKS], offsets[MAX_RANKS];
+    hp_coll_call call = HP_COLL_CALL_INIT;
+    for (int i = 0; i < hp_group_size(l->group); i++) {
+        counts[i] = LAID_PART;
+        offsets[i] = laid_at(l, i);
+    }
+    call.what = HP_REDUCE_SCATTER_V;
+    call.group = l->group;
+    call.in = l->in;
+    call.out = l->part;
+    call.count = LAID_PART;
+    call.in_counts = counts;
+    call.in_offsets = offsets;
+    call.op = HP_AVG;
+    call.wire = l->wire;
+    RANK_OK(hp_coll_run(&call));
+    check_laid(l, LAID_PART, collect_offsets);
+}
+
+static void layouts(hp_world *world, void *argument) {
+    hp_group *group = hp_world_group(world);
+    const uint64_t total = (uint64_t)hp_group_size(group) * (LAID_PART + 13) + 5;
+    laid l = {.group = group,
+              .in = malloc(total * sizeof(float)),
+              .part = malloc(LAID_PART * sizeof(float)),
+              .plain = malloc(LAID_PART * sizeof(float)),
+              .whole = malloc(LAID_PART * sizeof(float))};
+    (void)argument;
+    RANK_CHECK(l.in && l.part && l.plain && l.whole);
+    oracle_fill(HP_FP32, l.in, total, 70 + (uint64_t)hp_group_rank(group));
+    for (l.wire = HP_WIRE_FP16; l.wire <= HP_WIRE_FP8_E5M2; l.wire++) {
+        run_blocks(&l);
+        run_offsets(&l);
+    }
+    free(l.in);
+    free(l.part);
+    free(l.plain);
+    free(l.whole);
+}
+
 static void test_cuts_do_not_show(void **state) {
     (void)state;
     ranks_run(4, RANKS_THREADS, cuts, NULL);
+}
+
+static void test_layouts_do_not_show(void **state) {
+    (void)state;
+    for (int n = 1; n <= 3; n++)
+        ranks_run(n, RANKS_THREADS, layouts, NULL);
 }
 
 /* ---- which wire ---- */
@@ -399,6 +505,7 @@ int main(void) {
         cmocka_unit_test(test_processes),
         cmocka_unit_test(test_outputs_that_peers_write_are_complete),
         cmocka_unit_test(test_cuts_do_not_show),
+        cmocka_unit_test(test_layouts_do_not_show),
         cmocka_unit_test(test_SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE),
         cmocka_unit_test(test_an_argument_goes_before_the_environment),
     };
