@@ -14,6 +14,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -185,6 +186,22 @@ static void test_random_delays(void **state) {
     }
 }
 
+/* The wire of the environment is for reductions that a program calls itself. */
+static void test_no_wire_from_the_environment(void **state) {
+    struct job full = {.config = TINY_CONFIG_INIT}, low;
+    (void)state;
+    full.config.n_replicas = full.config.n_shards = 2;
+    full.config.n_steps = 4;
+    full.config.max_norm = 0.05;
+    low = full;
+    train(&full);
+    setenv("SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE", "fp8_e5m2", 1);
+    train(&low);
+    unsetenv("SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE");
+    expect_same_bits(&full, &low);
+    assert_memory_equal(full.result.norms, low.result.norms, 4 * sizeof(double));
+}
+
 static void test_other_rank_counts_agree(void **state) {
     (void)state;
     static const int meshes[][2] = {{1, 1}, {1, 2}, {2, 1}, {2, 2}, {1, 4}, {2, 4}, {1, 3}, {3, 2}};
@@ -204,10 +221,14 @@ static void test_other_rank_counts_agree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_meshes_adamw),         cmocka_unit_test(test_meshes_sgd_clipped),
-        cmocka_unit_test(test_meshes_mixed),         cmocka_unit_test(test_executors_and_prefetch),
-        cmocka_unit_test(test_random_delays),        cmocka_unit_test(test_other_rank_counts_agree),
+        cmocka_unit_test(test_meshes_adamw),
+        cmocka_unit_test(test_meshes_sgd_clipped),
+        cmocka_unit_test(test_meshes_mixed),
+        cmocka_unit_test(test_executors_and_prefetch),
+        cmocka_unit_test(test_random_delays),
+        cmocka_unit_test(test_other_rank_counts_agree),
         cmocka_unit_test(test_precision_and_passes),
+        cmocka_unit_test(test_no_wire_from_the_environment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
