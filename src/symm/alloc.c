@@ -220,7 +220,7 @@ static hp_status settle(const request *q, const uint64_t *all, uint64_t *votes, 
  * part. A rank that has no memory for the answers (`all` NULL) says so and hears nothing. */
 static hp_status ask(const request *q, const uint64_t *words, uint64_t *all, hp_status own,
                      const hp_error *record) {
-    HP_TRY(hpi_group_exchange(q->group, "symm_alloc_ask", words, N_WORDS, all));
+    HP_TRY(hpi_group_exchange(q->group, "symm_alloc", words, N_WORDS, all));
     if (own < 0)
         (void)hpi_error_set(record);
     return all ? agree_on_request(q, all, own) : own;

@@ -63,8 +63,8 @@ static void publish(hp_group *group) {
                            ? atomic_load_explicit(&group->call, memory_order_relaxed)
                            : NULL;
     char sentence[HPI_FAILURE_WORDS * 8];
-    snprintf(sentence, sizeof sentence, "%s%s%s", call ? call : "", call ? ": " : "",
-             error->message);
+    snprintf(sentence, sizeof sentence, "%s%s: %s", call ? " in " : "", call ? call : "",
+             error->message); /* stands behind "rank 1 failed" */
     hpi_text_write(sentence_of(group, group->rank), HPI_FAILURE_WORDS, sentence);
     set_state_word(group, WORD_STATUS, (uint64_t)(int64_t)error->status);
     set_state_word(group, WORD_CULPRIT,
@@ -115,6 +115,6 @@ hp_status hpi_group_told(const hp_group *group, int rank, const char *waited) {
     hpi_text_read(sentence_of(group, rank), HPI_FAILURE_WORDS, sentence);
     if (status == HP_ERR_PEER)
         hpi_liveness_blame(group->world, culprit);
-    return HPI_FAIL_RANK(status, culprit, "rank %d failed in %s; %s meanwhile",
+    return HPI_FAIL_RANK(status, culprit, "rank %d failed%s; %s meanwhile",
                          group->world_ranks[rank], sentence, waited);
 }

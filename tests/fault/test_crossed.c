@@ -246,10 +246,10 @@ static void timeout_body(hp_world *world, void *argument) {
         RANK_FAILS(hpi_world_wait(world, &never, HP_EQ, 1, &reason), HP_ERR_TIMEOUT);
         hpi_group_fail(group);
     } else if (hp_world_rank(world) == 2) {
-        FAILS_SAYING(hp_barrier(group), HP_ERR_TIMEOUT, "rank 1 failed in", "a test");
+        FAILS_SAYING(hp_barrier(group), HP_ERR_TIMEOUT, "rank 1 failed: rank 1 waited", "a test");
     } else { /* it comes late, and learns that it was given up */
         hpi_sleep_ns(300000000);
-        FAILS_SAYING(hp_barrier(group), HP_ERR_TIMEOUT, "rank 1 failed in", "a test");
+        FAILS_SAYING(hp_barrier(group), HP_ERR_TIMEOUT, "rank 1 failed: rank 1 waited", "a test");
     }
 }
 
