@@ -18,7 +18,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -427,11 +426,18 @@ static hp_status read_config(const hp_stream_config *given, hp_stream_config *ou
     return HP_OK;
 }
 
-/* Signals belong to the caller's threads; a new thread inherits the mask. */
+void hpi_signals_block(sigset_t *out_before) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t most;
+    sigfillset(&most);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&most, own[i]);
+    pthread_sigmask(SIG_SETMASK, &most, out_before);
+}
+
 static hp_status start_thread(hp_stream *s) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    hpi_signals_block(&before);
     s->n_references = 2;          /* owner and thread */
     pthread_mutex_lock(&s->lock); /* the thread comes past this when `thread` is written */
     const int error = pthread_create(&s->thread, NULL, thread_main, s);

@@ -14,7 +14,6 @@
 
 #include <linux/futex.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -260,11 +259,9 @@ static hp_status start_thread(thread_executor *x, stream_thread *t) {
     return HP_OK;
 }
 
-/* Signals belong to the caller's threads; new threads inherit the mask. */
 static hp_status start_threads(thread_executor *x) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    hpi_signals_block(&before);
     hp_status status = HP_OK;
     for (unsigned i = HP_STREAM_COMPUTE + 1; i < HP_N_STREAMS && status == HP_OK; i++)
         status = start_thread(x, &x->threads[i]);

@@ -520,6 +520,7 @@ static void test_name_and_signals(void **state) {
     assert_string_equal(l.name, "gradients-of-a-");
     assert_int_equal(sigismember(&l.blocked, SIGTERM), 1);
     assert_int_equal(sigismember(&l.blocked, SIGUSR1), 1);
+    assert_int_equal(sigismember(&l.blocked, SIGSEGV), 0); /* its own */
     hp_stream_destroy(stream);
 }
 
