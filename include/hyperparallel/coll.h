@@ -100,7 +100,7 @@ typedef struct hp_coll_traffic {
 HP_MUST_CHECK hp_status hp_coll_traffic_get(const hp_coll_call *call, hp_coll_traffic *out_traffic);
 
 /* out[i * count + k] = in of rank i [k]. in: [count], out: [size * count]. in may be this rank's
- * place in out. Steps 2, bytes read per rank (n - 1) * count. */
+ * place in out. Reads (n - 1) * count elements of the peers per rank. */
 HP_MUST_CHECK hp_status hp_all_gather(hp_group *group, const void *in, void *out, uint64_t count,
                                       hp_dtype dtype);
 

@@ -11,8 +11,8 @@
  * are first found to fit: each rank sums a hash of what it sends less one of what it expects, and
  * the meeting adds these up; where they do not cancel, all look for the parts that differ.
  *
- * Steps: 2 (3 for all_to_all_v by pull). Bytes per rank: reads and writes (n - 1) S, S being the
- * mean part. Source: Bruck et al. 1997 for the lower bound; direct reading has one step.
+ * Steps: 2 (3 for all_to_all_v by pull). Bytes per rank: reads and writes n S, S being the mean
+ * part. Source: Bruck et al. 1997 for the lower bound; direct reading has one step.
  */
 #include "inside.h"
 
