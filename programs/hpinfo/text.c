@@ -6,6 +6,7 @@
 
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A text in the making; what does not fit is cut. */
 typedef struct line {
@@ -217,6 +218,29 @@ void print_text(const report *r, FILE *file) {
     print_library(r, file);
 }
 
+static bool has_prefix(const char *text, const char *prefix) {
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_option(const char *name, size_t length) {
+    hp_option o;
+    for (int i = 0; hp_option_at(i, &o); i++)
+        if (strlen(o.name) == length && strncmp(o.name, name, length) == 0)
+            return true;
+    return false;
+}
+
+/* What looks like an option and is none: a slip of the hand, which a job would not notice. */
+static void print_strangers(FILE *file) {
+    for (char **at = environ; *at; at++) {
+        const size_t length = strcspn(*at, "=");
+        const bool is_ours =
+            has_prefix(*at, "SYMMETRIC_MEMORY_") || has_prefix(*at, "HYPER_PARALLEL_");
+        if (is_ours && !has_prefix(*at, "HYPER_PARALLEL_LAUNCHER=") && !is_option(*at, length))
+            fprintf(file, "\n%.*s is set, but there is no such option\n", (int)length, *at);
+    }
+}
+
 void print_options_text(FILE *file) {
     hp_option o;
     for (int i = 0; hp_option_at(i, &o); i++) {
@@ -228,4 +252,5 @@ void print_options_text(FILE *file) {
             fprintf(file, "; default %s", *o.fallback ? o.fallback : "none");
         fputc('\n', file);
     }
+    print_strangers(file);
 }

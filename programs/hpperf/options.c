@@ -39,7 +39,10 @@ static const struct argp_option rows[] = {
     {"factor", 'f', "N", 0, "from one size to the next (default 4)", 0},
     {"step", 'i', "BYTES", 0, "from one size to the next, instead of -f", 0},
     {0, 0, 0, 0, "What is called:", 0},
-    {"dtype", 'd', "NAME", 0, "of the elements (default fp32); all: each of them", 0},
+    {"dtype", 'd', "NAME", 0,
+     "of the elements: fp64, fp32, fp16, bf16, int64, int32, int8, uint8, or all for each of them "
+     "(default fp32)",
+     0},
     {"op", 'o', "sum|avg|max|min|all", 0, "of reductions (default sum)", 0},
     {"wire", KEY_WIRE, "fp16|bf16|fp8_e4m3|fp8_e5m2", 0,
      "reductions send contributions in this precision (default: their own, whatever the "
@@ -308,7 +311,8 @@ static error_t parse_key(int key, char *text, struct argp_state *state) {
     return EINVAL; /* argp takes any error for "stop here" */
 }
 
-static const struct argp parser = {rows, parse_key, "WHAT", about, NULL, NULL, NULL};
+static const struct argp parser = {rows, parse_key, "WHAT\n--latency=put|get|signal", about, NULL,
+                                   NULL, NULL};
 
 void options_help(FILE *file) {
     char name[] = "hpperf";

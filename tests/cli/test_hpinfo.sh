@@ -39,6 +39,10 @@ echo "== the options, each with where it comes from"
 SYMMETRIC_MEMORY_HEAP_SIZE=64M "$hpinfo" --options >"$out/said"
 has '^SYMMETRIC_MEMORY_HEAP_SIZE = 64M \(from the environment\)$'
 has '^SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS = 300000 \(the default\)$'
+! grep -q 'no such option' "$out/said" || fail "expected options alone"
+SYMMETRIC_MEMORY_HEAP_SIZZE=64M "$build/bin/hprun" -n 1 "$hpinfo" --options >"$out/said"
+[ "$(grep 'no such option' "$out/said")" = 'SYMMETRIC_MEMORY_HEAP_SIZZE is set, but there is no such option' ] ||
+    fail "expected a name that is none to be told, and no other"
 "$hpinfo" --options --json | jq -r '.[].name' | sort >"$out/listed"
 # shellcheck disable=SC2016 # markdown
 sed -n 's/^| `\([A-Z_]*\)` .*/\1/p' docs/options.md | sort | cmp - "$out/listed" ||
