@@ -131,8 +131,8 @@ int main(void) {
         ok(hp_send(tree, losses, VERSIONS, HP_FP64, 0));
     if (rank == 0)
         printf("%d ranks trained, %d evaluated\n", n_trainers, n - n_trainers);
-    for (int version = n > 1 ? 1 : VERSIONS; rank == 0 && version <= VERSIONS; version++)
-        printf("version %d: loss %.2g\n", version, losses[version - 1]);
+    for (int i = n > 1 ? 0 : VERSIONS - 1; rank == 0 && i < VERSIONS; i++)
+        printf("version %d: loss %.2g\n", i + 1, losses[i]);
 
     ok(hp_all_reduce(all, &differs, &differs, 1, HP_FP64, HP_MAX)); /* the verdict of all */
     const int is_wrong = !(differs < 1e-5);

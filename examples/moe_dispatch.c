@@ -107,7 +107,8 @@ static void forward(moe *m, hp_group *group, hp_stream *travel, hp_stream *compu
     m->arrived = calloc(m->n_arrived + 1, sizeof m->tokens[0]);
     m->done = calloc(m->n_arrived + 1, sizeof m->tokens[0]);
     if (!m->arrived || !m->done)
-        exit(1);
+        ok(hp_error_set(HP_ERR_MEMORY, NULL, "no memory for %llu tokens",
+                        (unsigned long long)m->n_arrived));
 
     exchange(group, travel, m->sorted[0], m->to, m->arrived, m->from);
     ok(hp_stream_call(compute, run_shared_expert, m)); /* meanwhile */

@@ -33,11 +33,11 @@ static inline int64_t lane_value(uint64_t id, int r, uint64_t k) {
 /* The call of this number: the same on every member; false for a member that takes no part. */
 static inline bool lane_plan(lane *l, int number, uint64_t id, hp_coll_call *call) {
     uint64_t state = id * 977;
-    static const hp_collective whats[] = {HP_ALL_GATHER, HP_REDUCE_SCATTER, HP_ALL_REDUCE,
+    static const hp_collective kinds[] = {HP_ALL_GATHER, HP_REDUCE_SCATTER, HP_ALL_REDUCE,
                                           HP_ALL_TO_ALL, HP_BROADCAST,      HP_SEND};
     const int n = l->planned.n;
     *call = (hp_coll_call)HP_COLL_CALL_INIT;
-    call->what = whats[random_below(&state, n > 1 ? 6 : 5)];
+    call->what = kinds[random_below(&state, n > 1 ? 6 : 5)];
     call->group = l->group;
     call->stream = l->stream;
     call->in = l->in[number];
