@@ -91,12 +91,13 @@ HP_MUST_CHECK hp_status hp_coll_run(const hp_coll_call *call);
  * stays in the first-level cache (the sums of a chunk) is not counted, nor is what waiting moves.
  */
 typedef struct hp_coll_traffic {
-    const char *algorithm; /* a row of src/coll/algorithms.def; "" where nothing was moved */
+    const char *algorithm; /* a row of src/coll/algorithms.def, or "mailbox"; "" in a group of one
+                              and where nothing was moved */
     int steps;             /* of it: waits for every peer */
     uint64_t read_bytes, written_bytes;
 } hp_coll_traffic;
-/* Of the call that ran last on its group, given again. Local. Errors: ARGUMENT, STATE (another one
- * ran last). */
+/* Of the call that ran last on its group, given again. Local. Errors: ARGUMENT as of the call,
+ * STATE (another one ran last), BUSY (one runs). */
 HP_MUST_CHECK hp_status hp_coll_traffic_get(const hp_coll_call *call, hp_coll_traffic *out_traffic);
 
 /* out[i * count + k] = in of rank i [k]. in: [count], out: [size * count]. in may be this rank's

@@ -143,6 +143,9 @@ static void run_others(hp_world *world, void *argument) {
     RANK_OK(hp_coll_traffic_get(&call, &t));
     RANK_CHECK(strcmp(t.algorithm, "words") == 0);
     RANK_CHECK(t.read_bytes == 8 + 2 * 32 && t.written_bytes == 32 + 8);
+    RANK_OK(hpi_group_enter(call.group, "another thread"));
+    RANK_FAILS(hp_coll_traffic_get(&call, &t), HP_ERR_BUSY);
+    hpi_group_leave(call.group);
     call.wire = HP_WIRE_FP16;
     RANK_FAILS(hp_coll_traffic_get(&call, &t), HP_ERR_STATE);
     call.what = HP_BROADCAST;
