@@ -55,8 +55,10 @@ static inline bool bench_has_data(const op_row *op) {
 uint64_t bench_parts(const bench *b);
 /* Take buffers for sizes up to `most_bytes` and make the values. Collective. */
 hp_status bench_open(bench *b, uint64_t most_bytes);
-/* Takes what a failed bench_open left. Collective. */
+/* Collective. */
 hp_status bench_close(bench *b);
+/* Local: what a failure left and needs no peer, who may be anywhere. Behind the stream's end. */
+void bench_abandon(bench *b);
 /* Lay the buffers out for `count` elements a part. */
 void bench_set_count(bench *b, uint64_t count);
 

@@ -90,6 +90,12 @@ hp_status bench_close(bench *b) {
     return status >= 0 ? freed : status;
 }
 
+void bench_abandon(bench *b) {
+    free(b->in_buffer.ordinary);
+    free(b->out_buffer.ordinary);
+    values_destroy(&b->values);
+}
+
 /* ---- laying out ---- */
 
 /* In place, a rank's part is its place in the larger buffer. */

@@ -47,9 +47,7 @@ static hp_status one_kind(bench *b, uint64_t *wrong) {
     hp_status status = bench_open(b, most);
     if (status >= 0)
         status = sizes(b, wrong);
-    if (status < 0) /* the peers may be anywhere: nothing can be given back together */
-        return status;
-    return bench_close(b);
+    return status < 0 ? status : bench_close(b); /* failed: nothing can be given back together */
 }
 
 static bool is_valid(const bench *b) {
@@ -123,6 +121,7 @@ hp_status sweep(hp_world *world, const options *o, uint64_t *out_wrong) {
     if (status >= 0)
         status = collectives(&b, out_wrong);
     hp_stream_destroy(b.stream);
+    bench_abandon(&b);
     hp_group_destroy(b.group);
     return status;
 }
