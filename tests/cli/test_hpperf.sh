@@ -159,7 +159,7 @@ refuses 2 'unknown or ambiguous option, or missing value: --m' --m symm all_redu
 
 echo "== what does not fit is refused with the numbers, and all that was taken is given back"
 status=0
-SYMMETRIC_MEMORY_HEAP_SIZE=1M "$hprun" -n 2 "$hpperf" all_reduce -b 2M --stream >"$out/said" 2>"$out/error" || status=$?
+SYMMETRIC_MEMORY_HEAP_SIZE=1M "$hprun" -n 2 "$hpperf" all_reduce -b 2M -e 2M --stream >"$out/said" 2>"$out/error" || status=$?
 [ $status -eq 1 ] || fail "expected 1, given $status" # a sanitizer's would be another
 grep -qF 'hpperf: rank 0: expected room for 2097152 bytes of symmetric memory' "$out/error" || fail "expected the numbers"
 
