@@ -51,8 +51,8 @@ docs: ## write the generated pages of docs/ again
 	@tools/gen_docs.sh $(BUILD)
 
 # What has no work behind it yet says so, and fails: a script must not take it for done.
-bench: ## (not yet) speed of the collectives; comes with hpperf
-	@echo "make bench: not there yet; it comes with hpperf, the sweep over collectives" >&2; exit 2
+bench: ## (not yet) a table of speeds; until then hpperf measures any collective (docs/hpperf.md)
+	@echo "make bench: not there yet; $(BUILD)/bin/hpperf measures any collective (docs/hpperf.md)" >&2; exit 2
 cluster-test: ## (not yet) tests over several nodes; comes with the transports
 	@echo "make cluster-test: not there yet; it comes with the transports between nodes" >&2; exit 2
 python: ## (not yet) the Python package

@@ -76,9 +76,9 @@ void hp_hub_destroy(hp_hub *hub);
  * thread at a time (BUSY otherwise), different groups concurrently.
  *
  * Collective over the listed ranks only, all giving the same list; other ranks take no part. Waits
- * for nobody: what is wrong with another member (its list differs, it has no memory, it never comes)
- * is told by the first call that needs it: MISMATCH where two ranks wait for each other in groups
- * that the other never created.
+ * for nobody: what is wrong with another member (its list differs, it has no memory, it never
+ * comes) is told by the first call that needs it: MISMATCH where two ranks wait for each other in
+ * groups that the other never created.
  *
  * A failure that is not about the arguments fails the group on every member: their calls in it end
  * with the status of the first failure (PEER for FAILED), naming that rank and its cause; a TIMEOUT
@@ -94,6 +94,7 @@ HP_MUST_CHECK hp_status hp_group_split(hp_group *parent, int color, int key, hp_
 HP_MUST_CHECK hp_status hp_group_duplicate(hp_group *group, hp_group **out_group);
 /* Local: needs nobody else. Takes NULL. */
 void hp_group_destroy(hp_group *group);
+/* Of a group that lives: NULL, as hp_group_split gives for a negative color, is none. */
 int hp_group_rank(const hp_group *group);
 int hp_group_size(const hp_group *group);
 /* The rank in the world of a rank in the group; -1 when out of range. */
