@@ -57,7 +57,8 @@ HP_MUST_CHECK hp_status hp_stream_create(const hp_stream_config *config, hp_stre
  * on them. In a call on the stream itself it does not wait: the rest runs, then the thread ends.
  * In a child made by fork it does nothing. Takes NULL. */
 void hp_stream_destroy(hp_stream *stream);
-/* Put a function of your own on it. */
+/* Put a function of your own on it. It may put calls on streams and wait for others, but not for
+ * what comes after itself: nothing would end that wait. */
 HP_MUST_CHECK hp_status hp_stream_call(hp_stream *stream, hp_status (*function)(void *argument),
                                        void *argument);
 HP_MUST_CHECK hp_status hp_stream_record(hp_stream *stream, hp_mark *out_mark);

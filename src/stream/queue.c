@@ -191,8 +191,8 @@ static hp_status check_waiter(const hp_stream *s, const char *call) {
 /* ---- the thread -------------------------------------------------------------------------------
  */
 
-/* Locked. Keep the calling thread's record as the stream's failure. What is still queued will never
- * run. */
+/* Locked. Keep the calling thread's record as the stream's failure, and tell who waits. What is
+ * still queued will never run. */
 static void fail(hp_stream *s, hp_status status) {
     hp_last_error_get(&s->error);
     if (s->error.status != status) {
@@ -201,6 +201,7 @@ static void fail(hp_stream *s, hp_status status) {
         hp_last_error_get(&s->error);
     }
     s->has_failed = true;
+    pthread_cond_broadcast(&s->advanced);
 }
 
 /* In the stream's thread: what it did from begin_ns until now. */
@@ -223,10 +224,11 @@ static void run(hp_stream *s, node *n) {
     pthread_mutex_unlock(&s->lock);
     const hp_status status = n->run ? n->run(n->arguments) : run_wait(s, n->mark);
     pthread_mutex_lock(&s->lock);
-    if (status < 0)
+    if (status < 0) {
         fail(s, status);
-    else
-        s->n_done++;
+        return;
+    }
+    s->n_done++;
     if (s->n_waiting)
         pthread_cond_broadcast(&s->advanced);
 }
