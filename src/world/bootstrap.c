@@ -262,7 +262,7 @@ static hp_status pass_segments(hp_world *world, const hello *all) {
 /* The store to start up over; `close` of the caller's own is called by hp_world_destroy alone. */
 static hp_status open_store(hp_world *world, const hpi_identity *identity, hp_store *out) {
     if (identity->origin == HPI_FROM_LAUNCHER)
-        return hpi_store_client(identity->store_fd, "hprun", false, out);
+        return hpi_store_client(identity->store_fd, "hprun", -1, out);
     if (identity->origin == HPI_FROM_ENVIRONMENT)
         return hpi_store_tcp(&world->options, world->rank, world->n_ranks, out);
     *out = world->store;
@@ -272,7 +272,8 @@ static hp_status open_store(hp_world *world, const hpi_identity *identity, hp_st
 
 /* A rank died while segments were passed round, but others may have ended because of it since. The
  * store has seen the ends in their order: whoever asks it for what nobody sets is told the first.
- */
+ * Where it is gone itself, the rank that it lived in was first: one that gives up serves the others
+ * to the end. */
 static hp_status name_first_ended(const hp_store *store, uint64_t generation, hp_status status) {
     enum { PATIENCE_MS = 500 };
     char key[HPI_STORE_KEY_BYTES];
@@ -332,6 +333,8 @@ hp_status hpi_bootstrap(hp_world *world, const hpi_identity *identity) {
         status = meet_ranks(world, identity, &store, all);
         hp_error record;
         hp_last_error_get(&record);
+        if (status == HP_ERR_TIMEOUT && identity->origin == HPI_FROM_LAUNCHER)
+            hpi_store_bye(&store);
         if (store.close)
             store.close(store.context);
         (void)hpi_error_set(&record);

@@ -111,8 +111,10 @@ hp_status hpi_group_told(const hp_group *group, int rank, const char *waited) {
     char sentence[HPI_FAILURE_WORDS * 8];
     const hp_status status =
         status_for_others((hp_status)(int64_t)state_word(group, rank, WORD_STATUS));
-    const int culprit = (int)state_word(group, rank, WORD_CULPRIT);
+    int culprit = (int)state_word(group, rank, WORD_CULPRIT);
     hpi_text_read(sentence_of(group, rank), HPI_FAILURE_WORDS, sentence);
+    if (status == HP_ERR_PEER) /* who gave up because of another's end has blamed that one */
+        culprit = hpi_liveness_origin(group->world, culprit);
     if (status == HP_ERR_PEER)
         hpi_liveness_blame(group->world, culprit);
     return HPI_FAIL_RANK(status, culprit, "rank %d failed%s; %s meanwhile",

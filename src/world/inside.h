@@ -146,8 +146,9 @@ hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd);
  * up when `group` (NULL: none) fails for another member. */
 hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, const hp_group *group,
                             int *out_fd);
-/* Tell every rank whose token is known that this one gives up while the ranks start. */
-void hpi_share_refuse(hp_world *world);
+/* Tell every rank whose token is known that this one gives up while the ranks start, because of
+ * `culprit`; -1: of itself. */
+void hpi_share_refuse(hp_world *world, int culprit);
 /* The process that a rank's first message came from, as a pidfd that is the caller's; -1: unknown.
  */
 int hpi_share_pidfd(hp_world *world, int from);
@@ -191,6 +192,14 @@ int hpi_group_find_failed(const hp_group *group);
 hp_status hpi_group_told(const hp_group *group, int rank, const char *waited);
 void hpi_group_say_destroyed(hp_group *group);
 bool hpi_group_has_destroyed(const hp_group *group, int rank);
+
+/* ---- chain.c ---- */
+
+bool hpi_rank_is_stopped(const hp_world *world, int world_rank);
+/* From the rank that has been waited for since begin_ns (in a group, or NULL) to the one that it
+ * waits for itself, and so on: the last, who waits for nobody. `first` itself where they wait in a
+ * ring. */
+int hpi_chain_end(const hp_world *world, const hp_group *group, int first, uint64_t begin_ns);
 
 /* ---- crossed.c ---- */
 

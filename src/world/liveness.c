@@ -95,6 +95,11 @@ bool hpi_liveness_has_left(const hp_world *world, int world_rank) {
            life == hpi_life(world->generation, HPI_LIFE_LEFT);
 }
 
+/* It is there, or was, and its start has failed. */
+static bool has_given_up(const hp_world *world, int world_rank) {
+    return life_of(world, world_rank) == hpi_life(world->generation, HPI_LIFE_DEAD);
+}
+
 bool hpi_liveness_is_dead(const hp_world *world, int world_rank) {
     /* in this order: a rank that left in order says so before its process ends */
     const bool is_gone = atomic_load_explicit(&world->is_gone[world_rank], memory_order_acquire);
@@ -117,9 +122,11 @@ int hpi_liveness_origin(hp_world *world, int world_rank) {
         const uint64_t blamed = atomic_load_explicit(&hpi_world_control(world, world_rank)->blamed,
                                                      memory_order_acquire);
         const int next = (int)blamed - 1;
-        /* a blame is old news where its rank is well */
+        /* a blame is old news where its rank is well, but of a silent rank that its start failed of
+         */
         if (next < 0 || next >= world->n_ranks || next == world->rank ||
-            !(hpi_liveness_is_dead(world, next) || hpi_liveness_has_left(world, next)))
+            !(hpi_liveness_is_dead(world, next) || hpi_liveness_has_left(world, next) ||
+              has_given_up(world, world_rank)))
             break;
         world_rank = next;
     }

@@ -46,7 +46,7 @@ typedef struct share_message {
     uint64_t magic;
     unsigned char secret[SECRET_BYTES]; /* of the receiver */
     uint64_t key;
-    int64_t from;
+    int64_t from, culprit; /* of a refusal: whose fault it is */
 } share_message;
 
 typedef struct share_parcel {
@@ -58,6 +58,7 @@ typedef struct share_parcel {
 /* What messages without a descriptor have said of a rank. */
 typedef struct share_heard {
     bool has_refused;
+    int culprit;     /* ... because of that rank */
     bool is_greeted; /* our user is behind its socket's name */
     bool is_stranger;
     uid_t stranger;
@@ -226,7 +227,9 @@ static void hear(const hp_world *world, const share_arrival *a) {
         h->is_stranger = true;
         h->stranger = a->sender.uid;
     } else if (a->message.key == KEY_REFUSES) {
+        const int64_t culprit = a->message.culprit;
         h->has_refused = true;
+        h->culprit = (int)(culprit >= 0 && culprit < world->n_ranks ? culprit : a->message.from);
     } else if (a->message.key == KEY_GREETS) {
         h->is_greeted |= is_from_name_of(world, a, (int)a->message.from);
     }
@@ -336,14 +339,16 @@ static hp_status fail_dead(hp_world *world, int rank) {
                          world->rank);
 }
 
-/* Wait a little for the own socket, then see whether there is still hope to hear of `rank`. */
-static hp_status wait_a_little(hp_world *world, int ms, int rank, const char *what,
-                               uint64_t deadline_ns) {
-    struct pollfd own = {.fd = world->share->fd, .events = POLLIN};
-    (void)poll(&own, 1, ms);
-    hpi_liveness_poll(world);
-    if (hpi_liveness_is_dead(world, rank))
-        return fail_dead(world, rank);
+static bool is_starting(const hp_world *world) {
+    return !world->generation;
+}
+
+/* Has this rank ended, refused, or another user? */
+static hp_status look_at(hp_world *world, int rank) {
+    const bool is_gone = atomic_load_explicit(&world->is_gone[rank], memory_order_acquire);
+    const bool is_dead = hpi_liveness_is_dead(world, rank) || (is_gone && is_starting(world));
+    if (is_dead) /* its last word may be that it has refused */
+        HP_TRY(take_in_all(world));
     const share_heard heard = heard_of(world, rank);
     if (heard.is_stranger)
         return HPI_FAIL_RANK(HP_ERR_MISMATCH, rank,
@@ -351,7 +356,23 @@ static hp_status wait_a_little(hp_world *world, int ms, int rank, const char *wh
                              "%d as %d",
                              world->rank, (int)geteuid(), rank, (int)heard.stranger);
     if (heard.has_refused)
-        return HPI_FAIL_RANK(HP_ERR_PEER, rank, "rank %d gave up while the ranks started", rank);
+        return HPI_FAIL_RANK(HP_ERR_PEER, heard.culprit,
+                             "rank %d gave up while the ranks started, because of rank %d", rank,
+                             heard.culprit);
+    return is_dead ? fail_dead(world, rank) : HP_OK;
+}
+
+/* Wait a little for the own socket, then see whether there is still hope to hear of `rank`. While
+ * the ranks start, the end of any of them ends it: `rank` itself may have seen that and given up.
+ */
+static hp_status wait_a_little(hp_world *world, int ms, int rank, const char *what,
+                               uint64_t deadline_ns) {
+    struct pollfd own = {.fd = world->share->fd, .events = POLLIN};
+    (void)poll(&own, 1, ms);
+    hpi_liveness_poll(world);
+    HP_TRY(look_at(world, rank));
+    for (int i = 0; i < world->n_ranks && is_starting(world); i++)
+        HP_TRY(look_at(world, i));
     if (atomic_load_explicit(&world->is_launcher_gone, memory_order_acquire))
         return HPI_FAIL(HP_ERR_PEER, "the launcher (hprun) died before rank %d had %s rank %d",
                         world->rank, what, rank);
@@ -366,8 +387,8 @@ static uint64_t deadline_of(const hp_world *world) {
     return hpi_now_ns() + world->options.start_timeout_ms * UINT64_C(1000000);
 }
 
-hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, const hp_group *group,
-                            int *out_fd) {
+static hp_status receive(hp_world *world, int from, uint64_t key, const hp_group *group,
+                         int *out_fd) {
     const uint64_t deadline_ns = deadline_of(world);
     for (;;) {
         HP_TRY(take_in_all(world));
@@ -379,6 +400,26 @@ hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, const hp_gr
         HP_TRY(wait_a_little(world, RECEIVE_LOOK_MS, from, "received shared memory from",
                              deadline_ns));
     }
+}
+
+/* Say whom this rank waits for, as every wait does, to those who wait for it. */
+static void explain(hpi_note *note, int rank, const hp_group *group, uint64_t begin_ns) {
+    const hpi_reason reason = {"the exchange of shared memory", group, -1, 0, 0, 0};
+    if (note)
+        hpi_note_write(note, &reason, rank, begin_ns);
+}
+
+hp_status hpi_share_receive(hp_world *world, int from, uint64_t key, const hp_group *group,
+                            int *out_fd) {
+    hpi_control *own = hpi_world_control(world, world->rank);
+    const uint64_t begin_ns = hpi_now_ns();
+    hpi_note *note = hpi_note_take(own);
+    explain(note, from, group, begin_ns);
+    const hp_status status = receive(world, from, key, group, out_fd);
+    if (status)
+        explain(&own->failure, from, group, begin_ns);
+    hpi_note_free(note);
+    return status;
 }
 
 /* ---- sending ------------------------------------------------------------------------------- */
@@ -409,11 +450,12 @@ static share_message message_to(const hp_world *world, int to, uint64_t key) {
     return message;
 }
 
-void hpi_share_refuse(hp_world *world) {
+void hpi_share_refuse(hp_world *world, int culprit) {
     if (world->share->fd < 0) /* it was not opened, so nobody waits for it */
         return;
     for (int i = 0; i < world->n_ranks; i++) {
-        const share_message message = message_to(world, i, KEY_REFUSES);
+        share_message message = message_to(world, i, KEY_REFUSES);
+        message.culprit = culprit;
         if (i != world->rank) /* a full queue is not waited for: its deadline is the rank's own */
             (void)send_once(world, i, &message, -1);
     }
@@ -446,12 +488,26 @@ hp_status hpi_share_greet(hp_world *world, int to) {
     return deliver(world, to, KEY_GREETS, -1);
 }
 
-hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
+static hp_status await_greeting(hp_world *world, int from) {
     const uint64_t deadline_ns = deadline_of(world);
-    while (!heard_of(world, to).is_greeted) {
+    while (!heard_of(world, from).is_greeted) {
         HP_TRY(take_in_all(world));
-        if (!heard_of(world, to).is_greeted)
-            HP_TRY(wait_a_little(world, RECEIVE_LOOK_MS, to, "heard of", deadline_ns));
+        if (!heard_of(world, from).is_greeted)
+            HP_TRY(wait_a_little(world, RECEIVE_LOOK_MS, from, "heard of", deadline_ns));
     }
-    return deliver(world, to, key, fd);
+    return HP_OK;
+}
+
+hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
+    hpi_control *own = hpi_world_control(world, world->rank);
+    const uint64_t begin_ns = hpi_now_ns();
+    hpi_note *note = hpi_note_take(own);
+    explain(note, to, NULL, begin_ns);
+    hp_status status = await_greeting(world, to);
+    if (!status)
+        status = deliver(world, to, key, fd);
+    if (status)
+        explain(&own->failure, to, NULL, begin_ns);
+    hpi_note_free(note);
+    return status;
 }

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -98,7 +99,19 @@ static hp_status make_environment(const hpi_launcher *l, int rank, int port, ran
 
 /* ---- what a rank inherits ------------------------------------------------------------------- */
 
+/* Else the kernel would end the launcher by SIGXFSZ. */
+static hp_status check_file_limit(void) {
+    struct rlimit limit;
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < HPI_PAGE_BYTES)
+        return HPI_FAIL(HP_ERR_LIMIT,
+                        "expected RLIMIT_FSIZE (ulimit -f) to allow %llu bytes for the control "
+                        "block of a rank, it allows %llu",
+                        (unsigned long long)HPI_PAGE_BYTES, (unsigned long long)limit.rlim_cur);
+    return HP_OK;
+}
+
 static hp_status make_segment(hpi_child *c) {
+    HP_TRY(check_file_limit());
     c->segment_fd =
         hpi_fd_above_stdio(memfd_create("hyperparallel", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (c->segment_fd < 0 || ftruncate(c->segment_fd, (off_t)HPI_PAGE_BYTES))

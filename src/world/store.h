@@ -41,9 +41,13 @@ typedef struct hpi_store_greeting {
 
 /* ---- store_client.c ------------------------------------------------------------------------ */
 
-/* A store that speaks over `fd`, which it does not own. `where` goes into error texts. With
- * says_bye its close tells the server that the end of the connection will be in order. */
-hp_status hpi_store_client(int fd, const char *where, bool says_bye, hp_store *out_store);
+/* A store that speaks over `fd`, which it does not own. `where` goes into error texts; `host` is
+ * the rank that it lives in, whose fault its end is; -1: a launcher. Its close tells a rank that
+ * the end of the connection will be in order; a launcher's connection stays, for the next world. */
+hp_status hpi_store_client(int fd, const char *where, int host, hp_store *out_store);
+/* Say so now: of a client that has waited in vain and whose end is not what others should hear of.
+ */
+void hpi_store_bye(const hp_store *store);
 hp_status hpi_store_greet(const hp_store *store, const hpi_store_greeting *greeting,
                           uint64_t timeout_ms);
 

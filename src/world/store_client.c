@@ -15,7 +15,7 @@
 typedef struct store_client {
     int fd;
     uint32_t n_requests;
-    bool says_bye;
+    int host;       /* the rank that it lives in; -1: a launcher */
     bool is_broken; /* in the middle of a message: nothing more can be read */
     char where[96];
 } store_client;
@@ -27,8 +27,8 @@ static hp_status send_all(store_client *c, const void *bytes, size_t n) {
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent <= 0)
-            return HPI_FAIL(HP_ERR_PEER, "the start-up store (%s) is gone, send: %s", c->where,
-                            strerror(errno));
+            return HPI_FAIL_RANK(HP_ERR_PEER, c->host, "the start-up store (%s) is gone, send: %s",
+                                 c->where, strerror(errno));
         at += sent;
         n -= (size_t)sent;
     }
@@ -53,8 +53,8 @@ static hp_status receive_all(store_client *c, void *bytes, size_t n, uint64_t de
         if (got < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (got <= 0)
-            return HPI_FAIL(HP_ERR_PEER, "the start-up store (%s) has closed the connection",
-                            c->where);
+            return HPI_FAIL_RANK(HP_ERR_PEER, c->host,
+                                 "the start-up store (%s) has closed the connection", c->where);
         at += got;
         n -= (size_t)got;
     }
@@ -146,17 +146,21 @@ static hp_status client_get(void *context, const char *key, void *out_value, siz
 /* Nobody waits for an answer: what cannot be sent now is known from the closed connection too. */
 static void client_close(void *context) {
     store_client *c = context;
-    if (c->says_bye)
+    if (c->host >= 0)
         (void)send_request(c, HPI_STORE_BYE, "", NULL, 0);
     hpi_free(c);
 }
 
-hp_status hpi_store_client(int fd, const char *where, bool says_bye, hp_store *out_store) {
+void hpi_store_bye(const hp_store *store) {
+    (void)send_request(store->context, HPI_STORE_BYE, "", NULL, 0);
+}
+
+hp_status hpi_store_client(int fd, const char *where, int host, hp_store *out_store) {
     store_client *c = hpi_alloc(1, sizeof *c);
     if (!c)
         return HP_ERR_MEMORY;
     c->fd = fd;
-    c->says_bye = says_bye;
+    c->host = host;
     snprintf(c->where, sizeof c->where, "%s", where);
     *out_store = (hp_store){c, client_set, client_get, client_close};
     return HP_OK;

@@ -39,9 +39,7 @@ typedef struct store_connection {
 } store_connection;
 
 struct hpi_store_server {
-    int n_ranks, n_connections;
-    bool is_over;   /* a rank has ended, or waited in vain: what is not there will not come */
-    int ended_rank; /* the first that ended; -1 none, or one waited in vain before */
+    int n_ranks, n_connections, ended_rank;
     uint64_t job, n_added;
     store_connection **connections;
     int capacity;
@@ -178,30 +176,12 @@ static store_value **find_value(hpi_store_server *s, const char *key) {
     return at;
 }
 
-static void reply_over(const hpi_store_server *s, store_connection *c, uint32_t id) {
-    reply(c, id, s->ended_rank >= 0 ? HP_ERR_PEER : HP_ERR_TIMEOUT, s->ended_rank, NULL, 0);
-}
-
-/* The first cause decides. */
-static void start_is_over(hpi_store_server *s, int ended_rank) {
-    if (!s->is_over)
-        s->ended_rank = ended_rank;
-    s->is_over = true;
-    for (int i = 0; i < s->n_connections; i++) {
-        store_connection *c = s->connections[i];
-        if (!c->parked_id)
-            continue;
-        reply_over(s, c, c->parked_id);
-        c->parked_id = 0;
-    }
-}
-
 static void serve_get(hpi_store_server *s, store_connection *c, uint32_t id, const char *key) {
     store_value **at = find_value(s, key);
     if (*at) {
         serve_value(s, c, id, at);
-    } else if (s->is_over) {
-        reply_over(s, c, id);
+    } else if (s->ended_rank >= 0) {
+        reply(c, id, HP_ERR_PEER, s->ended_rank, NULL, 0);
     } else {
         c->parked_id = id;
         memcpy(c->parked, key, sizeof c->parked);
@@ -225,8 +205,6 @@ static void serve_set(hpi_store_server *s, store_connection *c, uint32_t id, con
     v->next = s->values;
     s->values = v;
     reply(c, id, HP_OK, -1, NULL, 0);
-    if (!strcmp(key, HPI_STORE_GIVE_UP))
-        start_is_over(s, -1);
     for (int i = 0; i < s->n_connections; i++) {
         store_connection *other = s->connections[i];
         if (other->parked_id && !strcmp(other->parked, key)) {
@@ -251,6 +229,18 @@ static void serve_greeting(hpi_store_server *s, store_connection *c, uint32_t id
     reply(c, id, status, -1, NULL, 0);
 }
 
+static void rank_ended(hpi_store_server *s, int rank) {
+    if (s->ended_rank < 0)
+        s->ended_rank = rank;
+    for (int i = 0; i < s->n_connections; i++) {
+        store_connection *c = s->connections[i];
+        if (!c->parked_id)
+            continue;
+        reply(c, c->parked_id, HP_ERR_PEER, s->ended_rank, NULL, 0);
+        c->parked_id = 0;
+    }
+}
+
 /* ---- reading ------------------------------------------------------------------------------- */
 
 static void serve(hpi_store_server *s, store_connection *c) {
@@ -259,6 +249,7 @@ static void serve(hpi_store_server *s, store_connection *c) {
     char key[HPI_STORE_KEY_BYTES] = "";
     memcpy(key, body, head->key_bytes);
     body += head->key_bytes;
+    c->is_done = head->op == HPI_STORE_BYE; /* until it asks again, for another world */
     if (head->op == HPI_STORE_GREET)
         serve_greeting(s, c, head->id, body, head->value_bytes);
     else if (!c->is_known)
@@ -267,9 +258,7 @@ static void serve(hpi_store_server *s, store_connection *c) {
         serve_set(s, c, head->id, key, body, head->value_bytes);
     else if (head->op == HPI_STORE_GET)
         serve_get(s, c, head->id, key);
-    else if (head->op == HPI_STORE_BYE)
-        c->is_done = true;
-    else
+    else if (head->op != HPI_STORE_BYE)
         connection_close(c);
 }
 
@@ -288,7 +277,7 @@ static void lost(hpi_store_server *s, store_connection *c) {
     const bool is_rank = c->is_known && !c->is_done;
     connection_close(c);
     if (is_rank)
-        start_is_over(s, c->rank);
+        rank_ended(s, c->rank);
 }
 
 void hpi_store_server_read(hpi_store_server *s, int index) {

@@ -169,7 +169,7 @@ static hp_status open_server(tcp_store *t, const tcp_place *place, uint64_t job)
         return HPI_FAIL(HP_ERR_SYSTEM, "expected a thread for the start-up store: %s",
                         strerror(failed));
     t->has_thread = true;
-    return hpi_store_client(t->fd, place->where, true, &t->client);
+    return hpi_store_client(t->fd, place->where, 0, &t->client);
 }
 
 /* ---- the other ranks: connecting ------------------------------------------------------------ */
@@ -204,7 +204,7 @@ static hp_status try_server(tcp_store *t, const tcp_place *place, const struct a
             greeting->rank, place->where, strerror(errno));
         return HP_IN_PROGRESS;
     }
-    HP_TRY(hpi_store_client(t->fd, place->where, true, &t->client));
+    HP_TRY(hpi_store_client(t->fd, place->where, 0, &t->client));
     const hp_status status =
         hpi_store_greet(&t->client, greeting, hpi_min(GREETING_MS, ms_until(t->deadline_ns)));
     if (!status)

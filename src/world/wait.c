@@ -134,12 +134,6 @@ static hp_status fail_peer(const wait_state *w, int culprit, const char *how) {
                          how, waited, culprit, doing);
 }
 
-static bool is_stopped(const wait_state *w, int world_rank) {
-    const int *pidfds = w->world->pidfds;
-    return world_rank != w->world->rank &&
-           hpi_process_is_stopped(hpi_pidfd_pid(pidfds[world_rank]));
-}
-
 static bool never_came(const wait_state *w, int world_rank) {
     const hp_group *group = w->reason->group;
     return group && !hpi_directory_has_joined(w->world, group->slot, world_rank);
@@ -155,16 +149,20 @@ static hp_status fail_signal(const wait_state *w, const char *waited) {
 }
 
 static hp_status fail_timeout(const wait_state *w) {
-    char waited[200], doing[256];
+    char waited[200], doing[256], via[48] = "";
     const int whom = awaited_world_rank(w->reason);
     wait_text(w, waited, sizeof waited);
     if (whom < 0)
         return fail_signal(w, waited);
-    hpi_control_describe(hpi_world_control(w->world, whom), doing, sizeof doing);
-    return HPI_FAIL_RANK(HP_ERR_TIMEOUT, whom, "%s for %llu ms; rank %d %s, %s%s", waited,
-                         (unsigned long long)w->timeout_ms, whom,
-                         is_stopped(w, whom) ? "is stopped (SIGSTOP or a debugger)" : "is alive",
-                         never_came(w, whom) ? "has never created this group, " : "", doing);
+    const int last = hpi_chain_end(w->world, w->reason->group, whom, w->begin_ns);
+    if (last != whom)
+        snprintf(via, sizeof via, ", which holds up rank %d,", whom);
+    hpi_control_describe(hpi_world_control(w->world, last), doing, sizeof doing);
+    return HPI_FAIL_RANK(
+        HP_ERR_TIMEOUT, last, "%s for %llu ms; rank %d%s %s, %s%s", waited,
+        (unsigned long long)w->timeout_ms, last, via,
+        hpi_rank_is_stopped(w->world, last) ? "is stopped (SIGSTOP or a debugger)" : "is alive",
+        last == whom && never_came(w, whom) ? "has never created this group, " : "", doing);
 }
 
 /* Once, and only when the log wants it. */
@@ -193,6 +191,15 @@ static bool has_destroyed(const wait_state *w, int i) {
     return w->reason->group && hpi_group_has_destroyed(w->reason->group, i);
 }
 
+/* Whose fault it is that `rank` ended. */
+static int find_origin(const wait_state *w, int rank, const char **out_how) {
+    const int origin = hpi_liveness_origin(w->world, rank);
+    *out_how = hpi_liveness_is_dead(w->world, origin)    ? "died"
+               : hpi_liveness_has_left(w->world, origin) ? "left the job (hp_world_destroy)"
+                                                         : "was waited for in vain by others";
+    return origin;
+}
+
 /* A rank whose end makes this wait hopeless; -1 when there is none. Leaving in order, the job or
  * the group, is fatal from the awaited rank, or, when anybody could signal, from the last other. */
 static int find_culprit(const wait_state *w, const char **out_how) {
@@ -203,9 +210,8 @@ static int find_culprit(const wait_state *w, const char **out_how) {
         const int rank = watched(w, i);
         if (rank == w->world->rank)
             continue;
-        *out_how = "died";
         if (hpi_liveness_is_dead(w->world, rank))
-            return hpi_liveness_origin(w->world, rank);
+            return find_origin(w, rank, out_how);
         n_others++;
         const bool is_away = hpi_liveness_has_left(w->world, rank);
         if (!is_away && !has_destroyed(w, i))

@@ -180,15 +180,15 @@ static void refuse(hpi_control *control, unsigned how) {
 static void give_up(hp_world *world, const hp_error *record) {
     if (world->journal)
         hpi_log_failure(&world->journal->log, "world");
-    if (record->status == HP_ERR_PEER && world->segments)
+    if ((record->status == HP_ERR_PEER || record->status == HP_ERR_TIMEOUT) && world->segments)
         hpi_liveness_blame(world, record->world_rank);
     hp_group_destroy(world->group);
     if (world->generation)
         hpi_world_abandon(world);
     else if (!world->hub && world->segments && world->segments[world->rank].base)
         refuse(hpi_world_control(world, world->rank), HPI_LIFE_DEAD);
-    if (world->share && record->status != HP_ERR_PEER) /* the end of a peer is seen by everybody */
-        hpi_share_refuse(world);
+    if (world->share)
+        hpi_share_refuse(world, record->world_rank);
     world_free(world);
 }
 

@@ -198,14 +198,6 @@ static inline bool fault_was_said(const fault_job *job, const char *begin, const
     return false;
 }
 
-/* Whom a rank's error leads to: it may name one that gave up because of another. -1: nobody. */
-static inline int fault_names_in_turn(const fault_page *page, int rank) {
-    int named = atomic_load(&page->ranks[rank].world_rank);
-    for (int n = 0; n < FAULT_RANKS && named >= 0 && atomic_load(&page->ranks[named].status); n++)
-        named = atomic_load(&page->ranks[named].world_rank);
-    return named;
-}
-
 static inline void fault_print(const fault_job *job) {
     fprintf(stderr, "  %d ranks, rank %d %s in %s; exit status %d\n", job->n_ranks, job->victim,
             fault_name(job->how),

@@ -419,16 +419,6 @@ static inline const char *kill_judge_launcher(const kill_plan *p) {
     return fault_was_said(&p->job, begin, how) ? NULL : "the launcher does not name the victim";
 }
 
-/* Survivors of a silent victim whose error names a rank that itself names the victim. */
-static inline int kill_n_in_turn(const kill_plan *p) {
-    const fault_page *page = p->job.page;
-    int n = 0;
-    for (int i = 0; i < p->job.n_ranks && kill_is_silent(p); i++)
-        n += i != p->job.victim && atomic_load(&page->ranks[i].world_rank) != p->job.victim &&
-             fault_names_in_turn(page, i) == p->job.victim;
-    return n;
-}
-
 /* What did not hold, or NULL. */
 static inline const char *kill_judge(const kill_plan *p) {
     const fault_page *page = p->job.page;
@@ -444,8 +434,7 @@ static inline const char *kill_judge(const kill_plan *p) {
             return "a survivor got another error";
         const int named = atomic_load(&page->ranks[i].world_rank);
         const bool may_be_nobody = p->call->is_anonymous && status == HP_ERR_TIMEOUT;
-        const bool is_in_turn = kill_is_silent(p) && fault_names_in_turn(page, i) == p->job.victim;
-        if (named != p->job.victim && !is_in_turn && !(may_be_nobody && named < 0))
+        if (named != p->job.victim && !(may_be_nobody && named < 0))
             return "a survivor names another rank";
     }
     const uint64_t silent_ns = kill_is_silent(p) ? KILL_LATE_MS * UINT64_C(1000000) : 0;

@@ -303,6 +303,34 @@ static void test_leaving_is_no_failure(void **state) {
     on_both(3, leave_body);
 }
 
+/* Rank 0 waits for 1, which waits for 2, which does not come: whoever fails first names rank 2. */
+static void chain_body(hp_world *world, void *argument) {
+    hp_group *group = hp_world_group(world);
+    const int rank = hp_world_rank(world);
+    static const _Atomic uint64_t never;
+    hpi_reason reason = {.operation = "a test", .group = group, .rank = rank + 1};
+    hp_error error;
+    (void)argument;
+    reason.timeout_ms = rank == 0 ? 300 : 450;
+    if (rank < 2) {
+        RANK_FAILS(hpi_world_wait(world, &never, HP_EQ, 1, &reason), HP_ERR_TIMEOUT);
+        hp_last_error_get(&error);
+        RANK_CHECK(error.world_rank == 2);
+        RANK_CHECK(!rank == !!strstr(error.message, "holds up rank 1"));
+    } else { /* slow, not silent: a short wait is no link of the chain */
+        reason.rank = 0;
+        reason.timeout_ms = 20;
+        for (int i = 0; i < 25; i++)
+            RANK_FAILS(hpi_world_wait(world, &never, HP_EQ, 1, &reason), HP_ERR_TIMEOUT);
+    }
+    RANK_OK(hp_barrier(group));
+}
+
+static void test_the_end_of_a_chain_is_named(void **state) {
+    (void)state;
+    on_both(3, chain_body);
+}
+
 /* ---- a stopped rank -------------------------------------------------------------------------- */
 
 static void stopped_body(hp_world *world, void *argument) {
@@ -360,6 +388,7 @@ int main(void) {
         cmocka_unit_test(test_timeout_is_told),
         cmocka_unit_test(test_destroyed_group),
         cmocka_unit_test(test_leaving_is_no_failure),
+        cmocka_unit_test(test_the_end_of_a_chain_is_named),
         cmocka_unit_test(test_stopped_rank),
         cmocka_unit_test(test_meshes_that_differ),
     };

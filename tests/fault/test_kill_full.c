@@ -45,7 +45,7 @@ static void times_print(times *t, const char *name) {
 
 typedef struct soak {
     times by_fault[N_FAULTS], by_phase[N_PHASES], by_call[N_KILL_CALLS], dead, silent;
-    int n_failed, n_left, n_survivors, n_in_turn;
+    int n_failed, n_left, n_survivors;
 } soak;
 
 static uint64_t number_of(const char *name, uint64_t fallback) {
@@ -71,7 +71,6 @@ static void soak_print(soak *k, size_t n, uint64_t first, double seconds) {
                   "promised, %d that left something\n",
                   n, (unsigned long long)first, (unsigned long long)(first + n - 1), seconds,
                   k->n_survivors, k->n_failed, k->n_left);
-    print_message("of a silent rank, %d survivors named one that named it\n", k->n_in_turn);
     print_message("from the rank's end to the last survivor's error\n");
     times_print(&k->dead, "all that died or left");
     times_print(&k->silent, "all that fell silent (300 ms)");
@@ -100,7 +99,6 @@ static void soak_one(soak *k, kill_plan *p, uint64_t seed, const fault_leftovers
     k->n_failed += what != NULL;
     k->n_left += has_left;
     k->n_survivors += p->job.n_ranks - 1;
-    k->n_in_turn += kill_n_in_turn(p);
     times_add(&k->by_fault[p->job.how], ns, what);
     times_add(kill_is_silent(p) ? &k->silent : &k->dead, ns, what);
     if (kill_is_silent(p))
