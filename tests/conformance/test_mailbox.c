@@ -505,6 +505,27 @@ static void no_memory_body(hp_world *world, void *argument) {
     hp_group_destroy(group);
 }
 
+/* Rank 0's symmetric memory is full, but for what is free: 0 bytes, or its slots alone. */
+static void full_heap_body(hp_world *world, void *argument) {
+    const int rank = hp_world_rank(world);
+    hp_group *alone = NULL, *group = hp_world_group(world);
+    hp_symm_stats stats;
+    hp_symm memory;
+    int data = 1;
+    RANK_OK(hp_group_create(world, &rank, 1, &alone));
+    RANK_OK(hp_symm_stats_get(world, &stats));
+    RANK_OK(hp_symm_alloc(world, alone, stats.free_bytes - *(uint64_t *)argument, 0, &memory));
+    RANK_OK(hp_barrier(group));
+    const uint64_t begin_ns = hpi_now_ns();
+    RANK_FAILS(rank == 0 ? hp_send(group, &data, 1, HP_INT32, 1)
+                         : hp_recv(group, &data, 1, HP_INT32, 0),
+               HP_ERR_LIMIT);
+    RANK_CHECK(strstr(hp_last_error(), "SYMMETRIC_MEMORY_HEAP_SIZE"));
+    RANK_CHECK(hpi_now_ns() - begin_ns < UINT64_C(1000000000));
+    RANK_OK(hp_symm_free(memory));
+    hp_group_destroy(alone);
+}
+
 /* ---- arguments ---- */
 
 static void arguments_body(hp_world *world, void *argument) {
@@ -583,6 +604,14 @@ static void test_no_memory(void **state) {
         ranks_run(2, RANKS_PROCESSES, no_memory_body, &k);
 }
 
+static void test_full_heap(void **state) {
+    (void)state;
+    setenv("SYMMETRIC_MEMORY_HEAP_SIZE", "4M", 1);
+    for (uint64_t free_bytes = 0; free_bytes <= 4096; free_bytes += 4096)
+        ranks_run(2, RANKS_THREADS, full_heap_body, &free_bytes);
+    unsetenv("SYMMETRIC_MEMORY_HEAP_SIZE");
+}
+
 static void test_stuck_ring(void **state) {
     (void)state;
     setenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS", "300", 1);
@@ -607,6 +636,7 @@ int main(void) {
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_late_receiver),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_full_heap),
         cmocka_unit_test(test_stuck_ring),
         cmocka_unit_test(test_arguments),
     };
