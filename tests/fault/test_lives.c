@@ -21,8 +21,7 @@ enum { N_LIVES = 40, N_RANKS = 3 }; /* each costs ten times as much */
 enum { N_LIVES = 200, N_RANKS = 3 };
 #endif
 
-/* ---- lives
- * --------------------------------------------------------------------------------------- */
+/* ---- lives ----------------------------------------------------------------------------------- */
 
 /* Some of everything that a world can hold. */
 static hp_status live(hp_world *world) {
@@ -94,8 +93,7 @@ static void two_hundred_jobs_of_processes(void **state) {
     two_hundred_jobs_of(RANKS_PROCESSES);
 }
 
-/* ---- a forked child
- * ------------------------------------------------------------------------------ */
+/* ---- a forked child -------------------------------------------------------------------------- */
 
 typedef struct things {
     hp_world *world;

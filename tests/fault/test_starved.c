@@ -61,9 +61,7 @@ static int launch(int n, int (*body)(void *), void *argument) {
     return job.exit_status;
 }
 
-/* ---- more than there is
- * --------------------------------------------------------------------------
- */
+/* ---- more than there is ---------------------------------------------------------------------- */
 
 typedef struct wish {
     uint64_t too_much, enough; /* bytes of each rank */
@@ -140,8 +138,7 @@ static void more_memory_than_the_cgroup_has(void **state) {
     assert_int_equal(status, 0);
 }
 
-/* ---- RLIMIT_FSIZE: segments are files to it
- * ------------------------------------------------------ */
+/* ---- RLIMIT_FSIZE: segments are files to it -------------------------------------------------- */
 
 static int file_limit_main(void *argument) {
     hp_world *world;
@@ -182,8 +179,7 @@ static void a_tiny_limit_of_file_sizes(void **state) {
     }
 }
 
-/* ---- a full /dev/shm
- * ------------------------------------------------------------------------------ */
+/* ---- a full /dev/shm ------------------------------------------------------------------------- */
 
 static int memory_main(void *argument) {
     hp_world *world;
@@ -221,8 +217,7 @@ static void a_full_dev_shm_matters_to_nobody(void **state) {
     expect_child(with_full_shm, NULL, "needs root, or user namespaces, to mount a /dev/shm");
 }
 
-/* ---- RLIMIT_NOFILE
- * -------------------------------------------------------------------------------- */
+/* ---- RLIMIT_NOFILE --------------------------------------------------------------------------- */
 
 static int descriptors_main(void *argument) {
     hp_world *world;
@@ -273,8 +268,7 @@ static void too_few_descriptors_for_the_ranks(void **state) {
     assert_true(n_refused > 3);
 }
 
-/* ---- all
- * ------------------------------------------------------------------------------------------ */
+/* ---- all ------------------------------------------------------------------------------------- */
 
 static int setup(void **state) {
     (void)state;

@@ -17,8 +17,7 @@
 
 #include <cmocka.h>
 
-/* ---- reads that fail
- * ------------------------------------------------------------------------------ */
+/* ---- reads that fail ------------------------------------------------------------------------- */
 
 enum { NEVER = -1 };
 
@@ -172,8 +171,7 @@ static void a_write_that_fails_is_told_on_all_ranks(void **state) {
     assert_true(f.n > 3); /* shards of w, double, ids and half */
 }
 
-/* ---- a rank that fails alone
- * ----------------------------------------------------------------------- */
+/* ---- a rank that fails alone ----------------------------------------------------------------- */
 
 static void one_rank_elsewhere(hp_world *world, void *argument) {
     (void)argument;
@@ -227,8 +225,7 @@ static void a_rank_that_dies_is_told_and_the_old_ones_stay(void **state) {
     expect_saved();
 }
 
-/* ---- places that cannot be written
- * ------------------------------------------------------------------ */
+/* ---- places that cannot be written ----------------------------------------------------------- */
 
 typedef struct refusal {
     const char *name; /* in the scratch directory, or absolute */

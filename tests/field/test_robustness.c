@@ -278,8 +278,7 @@ static void R8_no_reading_across_processes(void **state) {
     expect_child(without_process_vm, "needs a seccomp filter, which this sandbox refuses");
 }
 
-/* ---- R11: groups in different orders, and different groups
- * --------------------------------------- */
+/* ---- R11: groups in different orders, and different groups ----------------------------------- */
 
 static void groups_in_any_order(hp_world *world, void *argument) {
     static const int lists[3][3] = {{0, 1, 2}, {2, 1, 0}, {1, 0, 2}};
@@ -324,8 +323,7 @@ static void R11_ranks_that_disagree_about_members(void **state) {
     unsetenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS");
 }
 
-/* ---- R14: many collectives
- * ----------------------------------------------------------------------- */
+/* ---- R14: many collectives ------------------------------------------------------------------- */
 
 /* ompi #3251, #4314; a million of each in test_robustness_full */
 static void R14_many_barriers_in_flat_memory(void **state) {
@@ -334,8 +332,7 @@ static void R14_many_barriers_in_flat_memory(void **state) {
     ranks_run(3, RANKS_PROCESSES, flat_memory_body, &n);
 }
 
-/* ---- R16: no System V shared memory
- * --------------------------------------------------------------- */
+/* ---- R16: no System V shared memory ---------------------------------------------------------- */
 
 static bool write_zero(const char *path, const char *zero) {
     FILE *file = fopen(path, "we");
@@ -360,8 +357,7 @@ static void R16_no_system_v_memory(void **state) {
     expect_child(without_sysv, "needs root, or user namespaces, for an ipc namespace");
 }
 
-/* ---- R17: more ranks than cores
- * -------------------------------------------------------------------- */
+/* ---- R17: more ranks than cores -------------------------------------------------------------- */
 
 static int on_two_cores(void) {
     cpu_set_t allowed, two;
@@ -382,8 +378,7 @@ static void R17_sixteen_ranks_on_two_cores(void **state) {
     expect_child(on_two_cores, "needs to choose its cores");
 }
 
-/* ---- all
- * ------------------------------------------------------------------------------------------- */
+/* ---- all ------------------------------------------------------------------------------------- */
 
 static int setup(void **state) {
     (void)state;

@@ -211,8 +211,7 @@ static void an_index_is_what_transformers_writes(void **state) {
     assert_int_equal(count_entries(j.path), 4);
 }
 
-/* ---- files of others
- * ----------------------------------------------------------------------------- */
+/* ---- files of others ------------------------------------------------------------------------- */
 
 static void files_of_others_are_loaded(void **state) {
     (void)state;
@@ -309,8 +308,7 @@ static void pieces_of_all_sizes_go_through_blocks(void **state) {
     }
 }
 
-/* ---- what stands beside
- * -------------------------------------------------------------------------- */
+/* ---- what stands beside ---------------------------------------------------------------------- */
 
 static void other_files_are_kept(void **state) {
     (void)state;
@@ -370,8 +368,7 @@ static void a_link_to_a_directory_stays_one(void **state) {
     assert_int_equal(count_entries(scratch), 2);
 }
 
-/* ---- gradients, casts, misuse
- * --------------------------------------------------------------------- */
+/* ---- gradients, casts, misuse ---------------------------------------------------------------- */
 
 static void load_between_steps(hp_world *world, void *argument) {
     (void)argument;
