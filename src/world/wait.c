@@ -125,6 +125,14 @@ static void wait_text(const wait_state *w, char *text, size_t size) {
              (unsigned long long)r->seq);
 }
 
+/* Those whose end, or silence, matters to the wait. */
+static int n_watched(const wait_state *w) {
+    return w->reason->group ? w->reason->group->size : w->world->n_ranks;
+}
+static int watched(const wait_state *w, int i) {
+    return w->reason->group ? w->reason->group->world_ranks[i] : i;
+}
+
 static hp_status fail_peer(const wait_state *w, int culprit, const char *how) {
     char waited[200], doing[256];
     wait_text(w, waited, sizeof waited);
@@ -139,13 +147,32 @@ static bool never_came(const wait_state *w, int world_rank) {
     return group && !hpi_directory_has_joined(w->world, group->slot, world_rank);
 }
 
-/* Nobody is awaited in particular: what tells is how far the word has come. */
+/* What keeps `rank` from signalling; NULL: nothing does. */
+static const char *why_silent(const wait_state *w, int rank) {
+    if (hpi_rank_is_stopped(w->world, rank))
+        return "is stopped (SIGSTOP or a debugger)";
+    return hpi_liveness_has_left(w->world, rank) ? "has left the job (hp_world_destroy)" : NULL;
+}
+
+/* Nobody is awaited in particular: what tells is how far the word has come, and who of those who
+ * could signal cannot any more. */
 static hp_status fail_signal(const wait_state *w, const char *waited) {
     static const char *const comparisons[] = {"==", "!=", ">", ">=", "<", "<=", ">="};
-    return HPI_FAIL(HP_ERR_TIMEOUT, "%s for %llu ms; expected its word %s %llu, it is %llu", waited,
-                    (unsigned long long)w->timeout_ms, comparisons[w->how],
-                    (unsigned long long)w->value,
-                    (unsigned long long)atomic_load_explicit(w->word, memory_order_relaxed));
+    char silent[200] = "";
+    size_t length = 0;
+    int first = -1;
+    for (int i = 0; i < n_watched(w) && length < sizeof silent; i++) {
+        const char *why = why_silent(w, watched(w, i));
+        if (!why)
+            continue;
+        first = first < 0 ? watched(w, i) : first;
+        length += (size_t)snprintf(silent + length, sizeof silent - length, "; rank %d %s",
+                                   watched(w, i), why);
+    }
+    return HPI_FAIL_RANK(
+        HP_ERR_TIMEOUT, first, "%s for %llu ms; expected its word %s %llu, it is %llu%s", waited,
+        (unsigned long long)w->timeout_ms, comparisons[w->how], (unsigned long long)w->value,
+        (unsigned long long)atomic_load_explicit(w->word, memory_order_relaxed), silent);
 }
 
 static hp_status fail_timeout(const wait_state *w) {
@@ -178,13 +205,6 @@ static void warn_slow(wait_state *w) {
     HPI_SAY(w->world->journal, HPI_LOG_WARNING, "world", "%s for %llu ms and waits on%s%s", waited,
             (unsigned long long)w->world->options.slow_wait_ms, *doing ? "; that rank is " : "",
             doing);
-}
-
-static int n_watched(const wait_state *w) {
-    return w->reason->group ? w->reason->group->size : w->world->n_ranks;
-}
-static int watched(const wait_state *w, int i) {
-    return w->reason->group ? w->reason->group->world_ranks[i] : i;
 }
 
 static bool has_destroyed(const wait_state *w, int i) {

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_messages.c - what a refused call says: the public call, which of its arguments, what was
- * expected and what was given. One rank, in a world of its own.
+ * expected and what was given. One rank, in a world of its own, where no other is needed.
  */
+#include "support/ranks.h"
+
 #include <hyperparallel/coll.h>
 #include <hyperparallel/symm.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -107,6 +111,33 @@ static void test_wait_tells_the_word(void **state) {
                 "is 5");
 }
 
+/* Nor does it where several could signal: then it tells which of them cannot. */
+static void silent_body(hp_world *world, void *argument) {
+    const uint64_t mine = (uint64_t)getpid();
+    uint64_t pids[3];
+    hp_symm signal = {0};
+    hp_error error;
+    (void)argument;
+    RANK_OK(hpi_group_exchange(hp_world_group(world), "pids", &mine, 1, pids));
+    RANK_OK(hp_symm_alloc(world, NULL, sizeof(uint64_t), 0, &signal));
+    if (hp_world_rank(world) == 1)
+        RANK_CHECK(raise(SIGSTOP) == 0);
+    if (hp_world_rank(world) > 0)
+        return;
+    do {
+        RANK_FAILS(hp_symm_wait(signal, 0, HP_EQ, 1, 20), HP_ERR_TIMEOUT);
+        hp_last_error_get(&error);
+    } while (!strstr(error.message, "it is 0; rank 1 is stopped (SIGSTOP or a debugger)") ||
+             !strstr(error.message, "; rank 2 has left the job (hp_world_destroy)"));
+    RANK_CHECK(error.world_rank == 1);
+    RANK_CHECK(kill((pid_t)pids[1], SIGCONT) == 0);
+}
+
+static void test_wait_tells_who_cannot_signal(void **state) {
+    (void)state;
+    ranks_run(3, RANKS_PROCESSES, silent_body, NULL);
+}
+
 static void test_collectives(void **state) {
     fixture *f = *state;
     float *x = f->data;
@@ -130,8 +161,11 @@ static void test_collectives(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_symm_names_the_call), cmocka_unit_test(test_symm_names_the_handle),
-        cmocka_unit_test(test_symm_call_in_full),   cmocka_unit_test(test_wait_tells_the_word),
+        cmocka_unit_test(test_symm_names_the_call),
+        cmocka_unit_test(test_symm_names_the_handle),
+        cmocka_unit_test(test_symm_call_in_full),
+        cmocka_unit_test(test_wait_tells_the_word),
+        cmocka_unit_test(test_wait_tells_who_cannot_signal),
         cmocka_unit_test(test_collectives),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
