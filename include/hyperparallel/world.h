@@ -78,7 +78,8 @@ void hp_hub_destroy(hp_hub *hub);
  * Collective over the listed ranks only, all giving the same list; other ranks take no part. Waits
  * for nobody: what is wrong with another member (its list differs, it has no memory, it never
  * comes) is told by the first call that needs it: MISMATCH where two ranks wait for each other in
- * groups that the other never created.
+ * groups that the other never created; soon, when neither process has another thread that might
+ * still do so, else at the deadline.
  *
  * A failure that is not about the arguments fails the group on every member: their calls in it end
  * with the status of the first failure (PEER for FAILED), naming that rank and its cause; a TIMEOUT

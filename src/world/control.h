@@ -54,7 +54,7 @@ typedef struct hpi_note {
     _Atomic uint64_t group[HPI_NAME_WORDS];
     /* which line of a group is waited for; slot is 1 + the group's slot, 0: no line */
     _Atomic uint64_t slot, base, channel;
-    _Atomic uint64_t spare;
+    _Atomic uint64_t is_lone; /* 1: its process has no other thread that could act meanwhile */
 } hpi_note;
 
 typedef struct hpi_control {
@@ -126,7 +126,7 @@ hpi_note *hpi_note_take(hpi_control *control);
 void hpi_note_write(hpi_note *note, const hpi_reason *reason, int world_rank, uint64_t since_ns);
 void hpi_note_free(hpi_note *note);
 typedef struct hpi_note_copy {
-    uint64_t since_ns, seq, slot, base, channel;
+    uint64_t since_ns, seq, slot, base, channel, is_lone;
     int64_t rank, world_rank;
     char operation[HPI_NAME_WORDS * 8], group[HPI_NAME_WORDS * 8];
 } hpi_note_copy;

@@ -9,7 +9,9 @@
  * nobody's turn.
  *
  * Two ranks that wait for each other in groups that the other has never created: one of them was
- * given another list. Another thread may yet create it, so this counts only after half a second.
+ * given another list. Another thread (a stream's, which waits while its rank goes on, is one of
+ * two) may yet create it: so this counts after half a second only where neither process has another
+ * thread, and else at the deadline.
  */
 #include "inside.h"
 
@@ -30,16 +32,20 @@ static bool is_crossed_call(const hpi_reason *r, const hpi_note_copy *theirs) {
            !hpi_line_reached(group, group->rank, (int)theirs->channel, theirs->seq);
 }
 
+static bool is_certain(const hpi_note_copy *theirs, hpi_certainty certainty) {
+    return certainty == HPI_IS_LATE || (certainty == HPI_IS_LONE && theirs->is_lone &&
+                                        hpi_now_ns() > theirs->since_ns + PATIENCE_NS);
+}
+
 static bool is_crossed_group(const hpi_reason *r, const hpi_note_copy *theirs) {
     const hp_world *world = r->group->world;
     const int whom = r->group->world_ranks[r->rank];
     return theirs->slot && theirs->world_rank == world->rank &&
-           hpi_now_ns() > theirs->since_ns + PATIENCE_NS &&
            !hpi_directory_has_joined(world, (uint32_t)(theirs->slot - 1), world->rank) &&
            !hpi_directory_has_joined(world, r->group->slot, whom);
 }
 
-hp_status hpi_crossed_check(const hpi_reason *r) {
+hp_status hpi_crossed_check(const hpi_reason *r, hpi_certainty certainty) {
     if (!r->line)
         return HP_OK;
     const hp_group *group = r->group;
@@ -54,7 +60,7 @@ hp_status hpi_crossed_check(const hpi_reason *r) {
                                  "expected every rank of %s to make the same call: rank %d made "
                                  "%s, rank %d made %s, and each waits for the other",
                                  group->name, mine, r->operation, whom, theirs.operation);
-        if (is_crossed_group(r, &theirs)) {
+        if (is_certain(&theirs, certainty) && is_crossed_group(r, &theirs)) {
             /* they learn it now: we shall not wait for them any longer */
             hpi_directory_disown(group->world, (uint32_t)(theirs.slot - 1));
             return HPI_FAIL_RANK(HP_ERR_MISMATCH, whom,

@@ -204,7 +204,12 @@ int hpi_chain_end(const hp_world *world, const hp_group *group, int first, uint6
 /* ---- crossed.c ---- */
 
 /* MISMATCH when the awaited rank waits for us in another call, or in a group that we are not in. */
-hp_status hpi_crossed_check(const hpi_reason *reason);
+typedef enum hpi_certainty {
+    HPI_MAY_ACT, /* other threads of this process may yet create the group that is missing */
+    HPI_IS_LONE, /* there are none */
+    HPI_IS_LATE  /* the deadline has come: this wait fails now */
+} hpi_certainty;
+hp_status hpi_crossed_check(const hpi_reason *reason, hpi_certainty certainty);
 
 /* "[0..3]", "[0..12 by 4]" or "[0,3,1,...]" behind a prefix. */
 void hpi_name_ranks(const char *prefix, const int *ranks, int n_ranks, char *out_name, size_t size);

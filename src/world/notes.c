@@ -57,6 +57,7 @@ void hpi_note_write(hpi_note *note, const hpi_reason *reason, int world_rank, ui
     atomic_store_explicit(&note->base, reason->group ? reason->group->base : 0,
                           memory_order_release);
     atomic_store_explicit(&note->channel, (uint64_t)reason->line - 1, memory_order_release);
+    atomic_store_explicit(&note->is_lone, 0, memory_order_release);
     hpi_text_write(note->operation, HPI_NAME_WORDS, reason->operation);
     hpi_text_write(note->group, HPI_NAME_WORDS, reason->group ? hpi_group_name(reason->group) : "");
     atomic_store_explicit(&note->since_ns, since_ns, memory_order_release);
@@ -78,6 +79,7 @@ bool hpi_note_read(const hpi_note *note, hpi_note_copy *out) {
     out->slot = atomic_load_explicit(&note->slot, memory_order_acquire);
     out->base = atomic_load_explicit(&note->base, memory_order_acquire);
     out->channel = atomic_load_explicit(&note->channel, memory_order_acquire);
+    out->is_lone = atomic_load_explicit(&note->is_lone, memory_order_acquire);
     hpi_text_read(note->operation, HPI_NAME_WORDS, out->operation);
     hpi_text_read(note->group, HPI_NAME_WORDS, out->group);
     return atomic_load_explicit(&note->since_ns, memory_order_relaxed) == since_ns;

@@ -17,6 +17,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,6 +39,7 @@ typedef struct wait_state {
     const hpi_reason *reason;
     uint64_t begin_ns, deadline_ns, next_look_ns, timeout_ms;
     uint64_t slow_ns; /* when it is time to warn */
+    hpi_note *note;   /* NULL: none was free */
 } wait_state;
 
 bool hpi_compare(uint64_t word, hp_compare how, uint64_t value) {
@@ -264,18 +266,34 @@ static hp_status look_at_group(const wait_state *w) {
                          hp_status_text(refusal), waited);
 }
 
+/* Nobody but this thread can do what others wait for: said in its note. Threads: unknown. */
+static bool is_lone(const wait_state *w) {
+    struct stat tasks; /* two links, and one for each thread */
+    const bool is_lone = w->note && !hpi_world_is_threads(w->world) &&
+                         !stat("/proc/self/task", &tasks) && tasks.st_nlink == 3;
+    if (is_lone)
+        atomic_store_explicit(&w->note->is_lone, 1, memory_order_release);
+    return is_lone;
+}
+
+static hpi_certainty certainty_of(const wait_state *w, uint64_t now_ns) {
+    if (now_ns >= w->deadline_ns)
+        return HPI_IS_LATE;
+    return w->reason->line && is_lone(w) ? HPI_IS_LONE : HPI_MAY_ACT;
+}
+
 /* HP_IN_PROGRESS while there is hope. */
 static hp_status look_around(wait_state *w) {
     const char *how = NULL;
     const uint64_t now_ns = hpi_now_ns();
-    const bool is_slice = now_ns >= w->next_look_ns;
+    const bool is_slice = now_ns >= hpi_min(w->next_look_ns, w->deadline_ns);
     if (is_slice) {
         hpi_liveness_poll(w->world);
         w->next_look_ns = now_ns + SLICE_NS;
     }
     hp_status status = w->reason->group ? look_at_group(w) : HP_OK;
     if (status == HP_OK && is_slice)
-        status = hpi_crossed_check(w->reason);
+        status = hpi_crossed_check(w->reason, certainty_of(w, now_ns));
     if (status < 0)
         return is_reached(w) ? HP_OK : status;
     const int culprit = find_culprit(w, &how);
@@ -287,8 +305,11 @@ static hp_status look_around(wait_state *w) {
     if (atomic_load_explicit(&w->world->is_launcher_gone, memory_order_acquire))
         return HPI_FAIL(HP_ERR_PEER, "rank %d waited in %s when the launcher (hprun) died",
                         w->world->rank, w->reason->operation);
-    if (now_ns >= w->deadline_ns)
+    if (now_ns >= w->deadline_ns) {
+        /* whoever failed since the look above has told us first and freed its note then */
+        HP_TRY(w->reason->group ? look_at_group(w) : HP_OK);
         return fail_timeout(w);
+    }
     if (now_ns >= w->slow_ns)
         warn_slow(w);
     return HP_IN_PROGRESS;
@@ -296,7 +317,7 @@ static hp_status look_around(wait_state *w) {
 
 static hp_status sleep_until(wait_state *w) {
     hpi_control *own = hpi_world_control(w->world, w->world->rank);
-    hpi_note *note = hpi_note_take(own);
+    hpi_note *note = w->note = hpi_note_take(own);
     if (note)
         hpi_note_write(note, w->reason, awaited_world_rank(w->reason), w->begin_ns);
     hp_status status = HP_IN_PROGRESS;
@@ -320,7 +341,8 @@ hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compa
     if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value))
         return HP_OK;
     HP_TRY(hpi_world_usable(world));
-    wait_state w = {world, word, how, value, reason, hpi_now_ns(), 0, 0, reason->timeout_ms, 0};
+    wait_state w = {world, word, how, value, reason, hpi_now_ns(), 0, 0, reason->timeout_ms,
+                    0,     NULL};
     if (!w.timeout_ms)
         w.timeout_ms = world->options.signal_timeout_ms;
     w.deadline_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(w.timeout_ms));

@@ -10,6 +10,7 @@
 #include "world/inside.h"
 
 #include <hyperparallel/coll.h>
+#include <hyperparallel/stream.h>
 #include <hyperparallel/symm.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -161,10 +162,50 @@ static void order_body(hp_world *world, void *argument) {
     RANK_OK(hp_barrier(hp_world_group(world)));
 }
 
+/* Where other threads might still create the group, and so among threads, it is known at the
+ * deadline; a sanitizer has a thread of its own. */
 static void test_R11_lists_that_differ(void **state) {
     (void)state;
-    ranks_run(3, RANKS_THREADS, lists_body, NULL);
+#if !defined(__SANITIZE_THREAD__)
+    ranks_run(3, RANKS_PROCESSES, lists_body, NULL);
     ranks_run(2, RANKS_PROCESSES, order_body, NULL);
+#endif
+    setenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS", "700", 1);
+    ranks_run(2, RANKS_THREADS, order_body, NULL);
+    unsetenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS");
+}
+
+/* Either rank's stream waits in a group that the other has yet to create: legal, however late. */
+static void late_streams_body(hp_world *world, void *argument) {
+    hp_group *groups[2];
+    hp_stream *streams[2];
+    float ones[2] = {1, 1};
+    const int rank = hp_world_rank(world);
+    (void)argument;
+    for (int i = 0; i < 2; i++) {
+        const int k = (rank + i) % 2; /* each begins with its own */
+        hp_coll_call c = HP_COLL_CALL_INIT;
+        RANK_OK(hp_group_create(world, (int[]){k, 1 - k}, 2, &groups[k]));
+        RANK_OK(hp_stream_create(NULL, &streams[k]));
+        c.what = HP_ALL_REDUCE;
+        c.group = groups[k];
+        c.in = c.out = &ones[k];
+        c.count = 1;
+        c.stream = streams[k];
+        RANK_OK(hp_coll_run(&c));
+        hpi_sleep_ns(i == 0 ? 900000000 : 0);
+    }
+    for (int k = 0; k < 2; k++) {
+        RANK_OK(hp_stream_synchronize(streams[k]));
+        RANK_CHECK(ones[k] == 2);
+        hp_stream_destroy(streams[k]);
+        hp_group_destroy(groups[k]);
+    }
+}
+
+static void test_R11_streams_may_wait_for_late_groups(void **state) {
+    (void)state;
+    on_both(2, late_streams_body);
 }
 
 static void never_body(hp_world *world, void *argument) {
@@ -383,6 +424,7 @@ int main(void) {
         cmocka_unit_test(test_S4_set_up_calls),
         cmocka_unit_test(test_S4_mail_is_not_crossed),
         cmocka_unit_test(test_R11_lists_that_differ),
+        cmocka_unit_test(test_R11_streams_may_wait_for_late_groups),
         cmocka_unit_test(test_R11_explained_at_the_deadline),
         cmocka_unit_test(test_failure_is_told),
         cmocka_unit_test(test_timeout_is_told),
