@@ -75,7 +75,8 @@ HP_MUST_CHECK hp_status hp_symm_put_signal(hp_symm memory, uint64_t offset, cons
                                            hp_signal_op op, uint64_t value, int rank,
                                            hp_group *group);
 /* Wait until this rank's own word at `offset` compares with `value`, acquire order. timeout_ms 0:
- * the option's. Errors: TIMEOUT, PEER (a member died), HANDLE, ARGUMENT. */
+ * the option's. Errors: TIMEOUT naming who is stopped or has left, PEER (a member died, or all
+ * others have left), HANDLE, ARGUMENT. */
 HP_MUST_CHECK hp_status hp_symm_wait(hp_symm memory, uint64_t offset, hp_compare compare,
                                      uint64_t value, uint64_t timeout_ms);
 
