@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # test_evidence.sh - every test that docs/evidence.md names is there, and runs: it stands in the
-# list of its program. A row's id begins the name of at least one of its tests.
+# list of its program. A file that is named alone is there. A row's id begins the name of at least
+# one of its tests.
 #
 # usage: tests/cli/test_evidence.sh BUILD
 set -euo pipefail
@@ -19,6 +20,12 @@ while IFS=': ' read -r file name; do
         status=1
     fi
 done < <(grep -oE '`[a-z]+/test_[a-z0-9_]+\.c: [A-Za-z0-9_]+`' "$page" | tr -d '`')
+while read -r file; do
+    if [ ! -e "tests/$file" ] && [ ! -e "$file" ]; then
+        echo "$page names $file: expected to find it, here or in tests"
+        status=1
+    fi
+done < <(grep -oE '`[a-z]+/[a-z0-9_]+\.(c|sh)`' "$page" | tr -d '`')
 if [ "$n" -lt 60 ]; then
     echo "expected at least 60 tests in $page, found $n"
     status=1
