@@ -2,7 +2,8 @@
  *
  * wait.c - waiting for a word, and waking whoever waits.
  *
- * Spin while there are cores for it, then yield a few times, then sleep on the futex word `bump` of
+ * Spin while there are cores for it, soon giving way now and then to whoever wants the core all the
+ * same, then yield a few times, then sleep on the futex word `bump` of
  * the own control block, a slice at a time. The protocol that loses no wake-up: the sleeper raises
  * `sleepers`, reads `bump`, looks at the word, sleeps while bump has that value; the signaller
  * stores the word, then looks at `sleepers`. All of it is sequentially consistent, so either the
@@ -22,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { N_YIELDS = 8, SPINS_PER_LOOK = 256 };
+enum { N_YIELDS = 8, SPINS_PER_LOOK = 256, N_GREEDY = 4 };
 #define SPIN_NS UINT64_C(2000000)
 #define SLICE_NS UINT64_C(50000000) /* the rule is at most 100 ms */
 
@@ -76,13 +77,15 @@ static inline void cpu_relax(void) {
 
 static bool spin(const wait_state *w) {
     const uint64_t end_ns = hpi_min(w->begin_ns + SPIN_NS, w->deadline_ns);
-    do
+    for (int n = 0; n == 0 || hpi_now_ns() < end_ns; n++) {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
             if (is_reached(w))
                 return true;
             cpu_relax();
         }
-    while (hpi_now_ns() < end_ns);
+        if (n >= N_GREEDY) /* somebody else may want the core: the awaited rank, for one */
+            sched_yield();
+    }
     return false;
 }
 
