@@ -165,12 +165,16 @@ static hp_status fail_signal(const wait_state *w, const char *waited) {
     static const char *const comparisons[] = {"==", "!=", ">", ">=", "<", "<=", ">="};
     char silent[200] = "";
     size_t length = 0;
-    int first = -1;
+    int first = -1; /* of those who are stopped, or else who have left, maybe because of them */
+    bool is_stopped = false;
     for (int i = 0; i < n_watched(w) && length < sizeof silent; i++) {
         const char *why = why_silent(w, watched(w, i));
         if (!why)
             continue;
-        first = first < 0 ? watched(w, i) : first;
+        const bool has_stopped = hpi_rank_is_stopped(w->world, watched(w, i));
+        if (first < 0 || (has_stopped && !is_stopped))
+            first = watched(w, i);
+        is_stopped |= has_stopped;
         length += (size_t)snprintf(silent + length, sizeof silent - length, "; rank %d %s",
                                    watched(w, i), why);
     }
