@@ -3,8 +3,9 @@
  * coll.h - collectives over a group.
  *
  * Every member makes the same call, with the same count, dtype and op, in the same order; ranks
- * that disagree get HP_ERR_MISMATCH saying how. Counts are elements, of any size including 0.
- * Buffers may lie in symmetric memory (read and written where they are) or in ordinary memory
+ * that disagree get HP_ERR_MISMATCH saying how. The group of all ranks is hp_world_group(world);
+ * NULL, which would not say of which world, is ARGUMENT. Counts are elements, of any size including
+ * 0. Buffers may lie in symmetric memory (read and written where they are) or in ordinary memory
  * (staged), at any address; input and output are apart, or in place as each call says (ARGUMENT
  * otherwise). On return outputs are valid and every buffer may be used again. A group's calls come
  * from one thread at a time (BUSY otherwise). After a failure that is not about the arguments the
