@@ -26,10 +26,6 @@ typedef struct remains {
     hpi_outbox *first;
 } remains;
 
-/* Makes "look, then attach" one step for threads whose first messages coincide. It guards no data
- * of its own, so worlds do not know of each other through it. */
-static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
-
 enum { RING_BYTES = HPI_N_CELLS * sizeof(hpi_cell) };
 
 static uint64_t slots_bytes(int n) {
@@ -90,16 +86,17 @@ static void remains_destroy(void *memory) {
 }
 
 static hp_status remains_get(hp_world *world, remains **out_remains) {
-    pthread_mutex_lock(&attaching);
-    remains *r = hpi_world_attached(world, HPI_SLOT_MAIL);
-    if (!r && (r = hpi_alloc(1, sizeof *r))) {
+    if (!hpi_world_attached(world, HPI_SLOT_MAIL)) {
+        remains *r = hpi_alloc(1, sizeof *r);
+        if (!r)
+            return HP_ERR_MEMORY;
         r->world = world;
         pthread_mutex_init(&r->lock, NULL); /* does not fail on Linux */
-        hpi_world_attach(world, HPI_SLOT_MAIL, r, remains_destroy);
+        if (!hpi_world_attach(world, HPI_SLOT_MAIL, r, remains_destroy))
+            remains_destroy(r); /* another thread's first message was faster */
     }
-    pthread_mutex_unlock(&attaching);
-    *out_remains = r;
-    return r ? HP_OK : HP_ERR_MEMORY;
+    *out_remains = hpi_world_attached(world, HPI_SLOT_MAIL);
+    return HP_OK;
 }
 
 /* ---- the mailbox of a group -------------------------------------------------------------------
@@ -141,19 +138,14 @@ static hp_status mailbox_create(hp_group *group, hpi_mailbox **out_mailbox) {
 }
 
 hp_status hpi_mailbox_get(hp_group *group, hpi_mailbox **out_mailbox) {
-    *out_mailbox = hpi_group_attached(group, HPI_SLOT_MAIL);
-    if (*out_mailbox)
-        return HP_OK;
-    hp_status status = HP_OK;
-    pthread_mutex_lock(&attaching);
-    *out_mailbox = hpi_group_attached(group, HPI_SLOT_MAIL);
-    if (!*out_mailbox) {
-        status = mailbox_create(group, out_mailbox);
-        if (status == HP_OK)
-            hpi_group_attach(group, HPI_SLOT_MAIL, *out_mailbox, mailbox_destroy);
+    hpi_mailbox *fresh;
+    if (!hpi_group_attached(group, HPI_SLOT_MAIL)) {
+        HP_TRY(mailbox_create(group, &fresh));
+        if (!hpi_group_attach(group, HPI_SLOT_MAIL, fresh, mailbox_destroy))
+            mailbox_destroy(fresh); /* another thread's first message was faster */
     }
-    pthread_mutex_unlock(&attaching);
-    return status;
+    *out_mailbox = hpi_group_attached(group, HPI_SLOT_MAIL);
+    return HP_OK;
 }
 
 /* ---- opening ways -----------------------------------------------------------------------------

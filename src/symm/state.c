@@ -4,23 +4,21 @@
  */
 #include "state.h"
 
-/* Makes "look, then attach" one step for threads whose first calls on a world coincide. It guards
- * no data of its own, so worlds do not know of each other through it. */
-static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+static void state_free(hpi_symm_state *s) {
+    hpi_table_fini(&s->table);
+    hpi_heap_fini(&s->heap);
+    pthread_mutex_destroy(&s->lock);
+    hpi_free(s);
+}
 
 static void state_destroy(void *memory) {
     hpi_symm_state *s = memory;
-    if (!s)
-        return;
     HPI_SAY(hpi_world_journal(s->world), HPI_LOG_INFO, "symm",
             "end: %llu bytes of symmetric memory at most, %llu now in %llu allocations",
             (unsigned long long)s->peak_bytes,
             (unsigned long long)(s->heap.used_bytes + s->spanning_bytes),
             (unsigned long long)s->n_allocations);
-    hpi_table_fini(&s->table);
-    hpi_heap_fini(&s->heap);
-    pthread_mutex_destroy(&s->lock);
-    hpi_free(s);
+    state_free(s);
 }
 
 static hp_status state_create(hp_world *world, hpi_symm_state **out_state) {
@@ -48,16 +46,14 @@ hp_status hpi_symm_state_get(hp_world *world, hpi_symm_state **out_state) {
     if (!world)
         return HPI_FAIL(HP_ERR_HANDLE, "expected a world, given NULL");
     HP_TRY(hpi_world_usable(world));
-    hp_status status = HP_OK;
-    pthread_mutex_lock(&attaching);
-    *out_state = hpi_symm_state_find(world);
-    if (!*out_state) {
-        status = state_create(world, out_state);
-        if (status == HP_OK)
-            hpi_world_attach(world, HPI_SLOT_SYMM, *out_state, state_destroy);
+    hpi_symm_state *fresh;
+    if (!hpi_symm_state_find(world)) {
+        HP_TRY(state_create(world, &fresh));
+        if (!hpi_world_attach(world, HPI_SLOT_SYMM, fresh, state_destroy))
+            state_free(fresh); /* another thread's first call was faster */
     }
-    pthread_mutex_unlock(&attaching);
-    return status;
+    *out_state = hpi_symm_state_find(world);
+    return HP_OK;
 }
 
 hp_status hpi_symm_begin(hp_world *world) {

@@ -244,9 +244,8 @@ void hpi_group_set_name(hp_group *group, const char *name) {
     snprintf(group->name, sizeof group->name, "%s", name);
 }
 
-void hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state)) {
-    group->attached[slot].destroy = destroy;
-    atomic_store_explicit(&group->attached[slot].state, state, memory_order_release);
+bool hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state)) {
+    return hpi_attach(&group->attached[slot], state, destroy);
 }
 void *hpi_group_attached(const hp_group *group, int slot) {
     return atomic_load_explicit(&group->attached[slot].state, memory_order_acquire);

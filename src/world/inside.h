@@ -68,9 +68,19 @@ hp_status hpi_heap_check(const hpi_options *options, int n_local);
 /* ---- world -------------------------------------------------------------------------------- */
 
 typedef struct hpi_attachment {
-    _Atomic(void *) state; /* written last (release), so that any thread may look (acquire) */
-    void (*destroy)(void *state);
+    _Atomic(void *) state;        /* whole when it is there: release, acquire */
+    void (*destroy)(void *state); /* looked at when no call runs any more */
 } hpi_attachment;
+
+/* True for the first thread that comes. */
+static inline bool hpi_attach(hpi_attachment *a, void *state, void (*destroy)(void *state)) {
+    void *none = NULL;
+    const bool is_first = atomic_compare_exchange_strong_explicit(
+        &a->state, &none, state, memory_order_release, memory_order_relaxed);
+    if (is_first)
+        a->destroy = destroy;
+    return is_first;
+}
 
 typedef struct hpi_share hpi_share; /* share.c: passing descriptors between processes */
 

@@ -308,9 +308,8 @@ hp_status hpi_world_check_memory(hp_world *world, uint64_t bytes, const char *wh
     return HP_OK;
 }
 
-void hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state)) {
-    world->attached[slot].destroy = destroy;
-    atomic_store_explicit(&world->attached[slot].state, state, memory_order_release);
+bool hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state)) {
+    return hpi_attach(&world->attached[slot], state, destroy);
 }
 void *hpi_world_attached(const hp_world *world, int slot) {
     return atomic_load_explicit(&world->attached[slot].state, memory_order_acquire);

@@ -49,10 +49,11 @@ enum { HPI_MAX_LOCAL = 1024 }; /* ranks of a node */
 /* ---- state of the rooms above ------------------------------------------------------------ */
 
 enum { HPI_SLOT_SYMM = 0, HPI_SLOT_COLL = 1, HPI_SLOT_MAIL = 2, HPI_N_SLOTS = 3 };
-/* Hang a room's state on the world or on a group; destroyed with it, before its memory goes. */
-void hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state));
+/* Hang a room's state on the world or on a group; destroyed with it, before its memory goes.
+ * Two threads may come at once: false for the second, whose state is not taken. */
+bool hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state));
 void *hpi_world_attached(const hp_world *world, int slot);
-void hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state));
+bool hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state));
 void *hpi_group_attached(const hp_group *group, int slot);
 
 /* A group as long as any of its members is in it: what a rank has left behind for the others when

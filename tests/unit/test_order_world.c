@@ -122,7 +122,7 @@ static void *wait_for_world_state(void *argument) {
 
 static void attach_to_world(two *t) {
     t->n_inside = 9;
-    hpi_world_attach(t->world, HPI_SLOT_SYMM, t, nothing);
+    RANK_CHECK(hpi_world_attach(t->world, HPI_SLOT_SYMM, t, nothing));
 }
 
 static void attached_body(hp_world *world, void *argument) {

@@ -258,7 +258,8 @@ static void attach_body(hp_world *world, void *argument) {
     RANK_CHECK(hpi_group_attached(group, HPI_SLOT_COLL) == &on_group);
     hp_group_destroy(group);
     RANK_CHECK(on_group == 0);
-    hpi_world_attach(world, HPI_SLOT_SYMM, argument, count_down);
+    RANK_CHECK(hpi_world_attach(world, HPI_SLOT_SYMM, argument, count_down));
+    RANK_CHECK(!hpi_world_attach(world, HPI_SLOT_SYMM, &on_group, count_down)); /* too late */
     RANK_CHECK(hpi_world_attached(world, HPI_SLOT_SYMM) == argument);
 }
 
