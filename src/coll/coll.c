@@ -114,6 +114,9 @@ static hp_status run_together(hpi_run *run) {
         return HP_OK;
     if (run->algorithm)
         HP_TRY(run->algorithm->run(run));
+    /* a member that gave up waiting for us, which it says first, may have written what we read */
+    if (is_read_by_peers(run))
+        HP_TRY(hpi_group_listen(run->group, run->name));
     run->state->last = run->algorithm;
     run->state->is_last_pushed = is_written_by_peers(run);
     hpi_line_post(run->group, HPI_LINE_READ, run->seq);

@@ -133,7 +133,7 @@ int hpi_liveness_origin(hp_world *world, int world_rank) {
     return world_rank;
 }
 
-static hp_status look_for_failure(const hp_group *group, const char *operation) {
+hp_status hpi_group_listen(const hp_group *group, const char *operation) {
     char doing[64];
     const int failed = hpi_group_find_failed(group);
     if (failed < 0)
@@ -148,7 +148,7 @@ hp_status hpi_group_look(const hp_group *group, int rank, const char *operation)
     hpi_liveness_poll(world);
     const bool is_dead = hpi_liveness_is_dead(world, world_rank);
     if (!is_dead) /* first: who has failed may have left because of it */
-        HP_TRY(look_for_failure(group, operation));
+        HP_TRY(hpi_group_listen(group, operation));
     if (!is_dead && !hpi_liveness_has_left(world, world_rank))
         return HP_OK;
     const int culprit = is_dead ? hpi_liveness_origin(world, world_rank) : world_rank;

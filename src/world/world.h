@@ -106,6 +106,10 @@ hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint6
 /* Is `rank` of the group still there, and has no member failed? For who works on without waiting.
  * A system call. Errors: PEER naming it, or the group's failure. */
 hp_status hpi_group_look(const hp_group *group, int rank, const char *operation);
+/* Has another member said that the group has failed? A load for each member, no system call. For
+ * who has read a peer's memory: what it read may be new where that peer has given up waiting for
+ * it. Errors: what the member said, named. */
+hp_status hpi_group_listen(const hp_group *group, const char *operation);
 /* The failed group's record as this thread's, else HP_OK. */
 hp_status hpi_group_check(const hp_group *group);
 /* Id of the group in reports and error texts: "world", "shard[0..3]" ... */

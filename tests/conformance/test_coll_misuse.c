@@ -8,6 +8,7 @@
  */
 #include "coll/inside.h"
 #include "support/ranks.h"
+#include "world/inside.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -423,6 +424,39 @@ static void N15_words_in_the_wrong_byte_order(void **state) {
     ranks_run(2, RANKS_THREADS, unswapped_body, NULL);
 }
 
+/* ---- a rank that gives up while a slow one reads its memory ---- */
+
+enum { LARGE_BYTES = 64 << 20 };
+
+/* The root's deadline passes while the other copies; then it uses its buffer again. Who is told
+ * that all went well has the bytes that were sent. */
+static void gives_up_body(hp_world *world, void *argument) {
+    hp_group *group = hp_world_group(world);
+    const bool is_root = hp_world_rank(world) == 0;
+    hp_symm memory;
+    void *data;
+    (void)argument;
+    RANK_OK(hp_symm_alloc(world, NULL, LARGE_BYTES, 0, &memory));
+    RANK_OK(hp_symm_pointer(memory, hp_world_rank(world), NULL, &data));
+    memset(data, is_root ? 1 : 0, LARGE_BYTES);
+    RANK_OK(hp_barrier(group));
+    world->options.signal_timeout_ms = 1;
+    const hp_status status = hp_broadcast(group, data, LARGE_BYTES, HP_UINT8, 0);
+    if (is_root)
+        memset(data, 2, LARGE_BYTES);
+    const unsigned char *bytes = data;
+    bool is_right = true;
+    for (int i = 0; i < LARGE_BYTES; i++)
+        is_right = is_right && bytes[i] == 1;
+    RANK_CHECK(is_root || status < 0 || is_right);
+}
+
+static void test_a_root_that_gives_up(void **state) {
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        ranks_run(2, RANKS_PROCESSES, gives_up_body, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_field_that_differs),
@@ -431,6 +465,7 @@ int main(void) {
         cmocka_unit_test(N13_counts_past_2_to_31),
         cmocka_unit_test(N13_offsets_past_2_to_32),
         cmocka_unit_test(N15_words_in_the_wrong_byte_order),
+        cmocka_unit_test(test_a_root_that_gives_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
