@@ -347,8 +347,10 @@ static void N4_every_algorithm_by_name(void **state) {
 }
 static void N4_as_processes(void **state) {
     (void)state;
-    ranks_run(2, RANKS_PROCESSES, kinds_body, NULL);
-    ranks_run(5, RANKS_PROCESSES, forced_body, NULL);
+    for (int n = 1; n <= BENCH_MAX_RANKS; n++)
+        ranks_run(n, RANKS_PROCESSES, kinds_body, NULL);
+    for (int n = 1; n <= BENCH_MAX_RANKS; n += 4)
+        ranks_run(n, RANKS_PROCESSES, forced_body, NULL);
 }
 static void N7_different_data_every_time(void **state) {
     (void)state;
