@@ -16,6 +16,7 @@ sleep protocol needs, is shown by the models in tests/protocol.
 """
 
 import argparse
+import glob
 import os
 import re
 import shutil
@@ -59,14 +60,12 @@ def find_sites():
     sites = []
     for room in ROOMS:
         folder = os.path.join(ROOT, "src", room)
-        for name in sorted(os.listdir(folder)):
-            if not name.endswith((".c", ".h")):
-                continue
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
+        for path in sorted(glob.glob(f"{folder}/**/*.[ch]", recursive=True)):
+            with open(path, encoding="utf-8") as file:
                 for number, line in enumerate(file, 1):
                     found = ORDER.search(line)
                     for weaker in WEAKER[found.group(1)] if found else ():
-                        sites.append(Site(f"src/{room}/{name}", number, line, weaker))
+                        sites.append(Site(os.path.relpath(path, ROOT), number, line, weaker))
     return sites
 
 

@@ -9,7 +9,7 @@
  */
 #include "support/ranks.h"
 #include "world/inside.h"
-#include "world/store.h"
+#include "world/start/store.h"
 #include <hyperparallel/symm.h>
 
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  * with some bytes changed, or the input as it is, of any length. Taken or refused, never a text
  * without its end; a refusal names a rank of the job.
  */
-#include "world/bootstrap.c"
+#include "world/start/bootstrap.c"
 
 #include "fuzz.h"
 

@@ -7,7 +7,7 @@
  * message with the rank's secret is kept, with the one descriptor that it may carry; of all others
  * nothing is left, no descriptor either; and no message at all is an error.
  */
-#include "world/share.c"
+#include "world/start/share.c"
 
 #include "fuzz.h"
 

@@ -11,7 +11,7 @@
  * there is.
  */
 #include "fuzz.h"
-#include "world/store.h"
+#include "world/start/store.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

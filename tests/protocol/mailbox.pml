@@ -9,7 +9,7 @@
  * that of its message, and the caller overwrites it as soon as send is back. The receiver may refuse
  * any message. Either may die at any message: its stores are seen before its death is (the kernel
  * reports a process that has ended), and who waits looks at the word once more (look_around in
- * src/world/wait.c): what was posted before dying counts. The same for a receiver that refused.
+ * src/world/wait/wait.c): what was posted before dying counts. The same for a receiver that refused.
  *
  * Mutants, with the memory that they need and what must come out:
  *   1 weak holds  post, take: a release alone (sleepers need more: wait.pml)

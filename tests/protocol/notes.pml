@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * notes.pml - the notes of src/world/notes.c: a reader has one whole note, or knows that it has not.
+ * notes.pml - the notes of src/world/wait/notes.c: a reader has one whole note, or knows that it has not.
  *
  * Models hpi_note_write and hpi_note_free against hpi_note_read. The word `since` is 1 while the
  * fields change and tells two notes apart; a reader looks at it before and after. There are two

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wait.pml - the sleep and wake protocol of src/world/wait.c: no wake-up is lost.
+ * wait.pml - the sleep and wake protocol of src/world/wait/wait.c: no wake-up is lost.
  *
  * Models sleep_until (announce, read bump, look at the word, sleep on bump), hpi_world_wake (look
  * at sleepers, raise bump, wake) and the store of hpi_line_post in src/world/line.c. One rank has

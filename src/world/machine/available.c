@@ -6,7 +6,7 @@
  * The first that is missing is named, with what the system says of it: an old kernel, or a sandbox
  * that denies the call.
  */
-#include "inside.h"
+#include "../inside.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@
  * container's own group. Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
  */
 #include "limits.h"
-#include "inside.h"
+#include "../inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>

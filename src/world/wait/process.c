@@ -5,7 +5,7 @@
  * A stopped process is alive for every other means of finding out, and explains a time-out like no
  * other. Source: proc(5), /proc/PID/stat and the Pid line of a pidfd's fdinfo.
  */
-#include "inside.h"
+#include "../inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>

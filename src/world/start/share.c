@@ -12,7 +12,7 @@
  * rank that gives up while the ranks start says so in a message without a descriptor. Source:
  * unix(7), SCM_RIGHTS, SCM_CREDENTIALS; SO_PASSPIDFD of Linux 6.5.
  */
-#include "inside.h"
+#include "../inside.h"
 
 #include <errno.h>
 #include <fcntl.h>

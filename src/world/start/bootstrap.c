@@ -8,7 +8,7 @@
  * messages that carry them tell which process to watch. That done, the store is not needed any
  * more.
  */
-#include "inside.h"
+#include "../inside.h"
 #include "store.h"
 
 #include <errno.h>

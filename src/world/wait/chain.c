@@ -8,7 +8,7 @@
  * half as long as ours: a rank that is late because it is slow waits now and then, but not for
  * long.
  */
-#include "inside.h"
+#include "../inside.h"
 
 bool hpi_rank_is_stopped(const hp_world *world, int world_rank) {
     return world_rank != world->rank &&

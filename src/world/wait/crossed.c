@@ -13,7 +13,7 @@
  * two) may yet create it: so this counts after half a second only where neither process has another
  * thread, and else at the deadline.
  */
-#include "inside.h"
+#include "../inside.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * world/limits.h - reading the files of /proc and /sys that say what a process may use.
+ * world/machine/limits.h - reading the files of /proc and /sys that say what a process may use.
  *
  * What a file does not say, or says in an unknown way, is "not found", never an error: these files
  * differ between kernels, containers and machines.
@@ -8,7 +8,7 @@
 #ifndef HPI_LIMITS_H
 #define HPI_LIMITS_H
 
-#include "../base/base.h"
+#include "../../base/base.h"
 
 /* The number behind `key` in a file of "key number" lines, or alone in the file when key is "". */
 bool hpi_read_number(const char *path, const char *key, uint64_t *out_value);

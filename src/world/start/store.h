@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * world/store.h - the key-value stores that ranks start up over.
+ * world/start/store.h - the key-value stores that ranks start up over.
  *
  * One protocol over any stream socket: a head, then a key, then a value. A client has one request
  * under way; a get whose key is not there yet is parked at the server. The launcher serves it over
@@ -10,7 +10,7 @@
 #ifndef HPI_STORE_H
 #define HPI_STORE_H
 
-#include "../base/base.h"
+#include "../../base/base.h"
 #include <hyperparallel/world.h>
 
 enum { HPI_STORE_KEY_BYTES = 128, HPI_STORE_VALUE_BYTES = 4096, HPI_STORE_PROTOCOL = 1 };

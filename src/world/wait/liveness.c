@@ -6,7 +6,7 @@
  * once a slice. A rank that left in order, or gave up, says so itself in its control block; a
  * process that ended without saying so has died. A page that is wiped on fork tells a child.
  */
-#include "inside.h"
+#include "../inside.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  * fields change, the begin of the wait after; a reader that finds the same value before and after
  * has read one whole note. Release stores and acquire loads of the fields stand in for the fences.
  */
-#include "inside.h"
+#include "../inside.h"
 
 #include <stdio.h>
 

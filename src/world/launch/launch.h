@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * world/launch.h - what a launcher and its ranks agree on, and the launcher's record of a rank.
+ * world/launch/launch.h - what a launcher and its ranks agree on, and the launcher's record of a
+ * rank.
  *
  * A rank inherits two descriptors: its socket to the launcher's store, and the memfd that becomes
  * its segment. The launcher makes the memfd with one page and maps that page, the control block;
@@ -9,8 +10,8 @@
 #ifndef HPI_LAUNCH_H
 #define HPI_LAUNCH_H
 
-#include "control.h"
-#include "store.h"
+#include "../control.h"
+#include "../start/store.h"
 #include <signal.h>
 #include <sys/types.h>
 

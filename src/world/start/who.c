@@ -5,8 +5,8 @@
  * The first of these that applies: a hub in the config (threads), a store in the config, the
  * descriptors that a launcher of ours passed on, torchrun's environment, else a world of one.
  */
-#include "inside.h"
-#include "launch.h"
+#include "../inside.h"
+#include "../launch/launch.h"
 
 #include <stdio.h>
 

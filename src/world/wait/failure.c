@@ -9,7 +9,7 @@
  * the group (hp_group_destroy) is said on the same line. Values: base + 1 failed, base + 2
  * destroyed; so the line only rises and the slot's next group counts on from there.
  */
-#include "inside.h"
+#include "../inside.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,7 @@
  * sanitizers and a debugger see all that goes on. From there on thread ranks and process ranks run
  * the same code. A world that was started by nobody is a hub of one.
  */
-#include "inside.h"
+#include "../inside.h"
 
 struct hp_hub {
     int n_ranks;

@@ -11,7 +11,7 @@
  * the futex does not sleep. Liveness is looked at once a slice, and a death found is an error only
  * after one more look at the word: what was posted before dying counts.
  */
-#include "inside.h"
+#include "../inside.h"
 
 #include <errno.h>
 #include <limits.h>

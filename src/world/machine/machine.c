@@ -8,7 +8,7 @@
  * Source: Documentation/admin-guide/mm/numaperf.rst, ABI/stable/sysfs-devices-node,
  * ABI/testing/sysfs-devices-system-cpu, proc(5).
  */
-#include "inside.h"
+#include "../inside.h"
 #include "limits.h"
 
 #include <hyperparallel/machine.h>
