@@ -304,8 +304,11 @@ static hp_status look_around(wait_state *w) {
     if (status < 0)
         return is_reached(w) ? HP_OK : status;
     const int culprit = find_culprit(w, &how);
-    if (culprit >= 0)
-        return is_reached(w) ? HP_OK : fail_peer(w, culprit, how);
+    if (culprit >= 0) {
+        /* who failed and has gone since the look above said so first */
+        status = w->reason->group ? look_at_group(w) : HP_OK;
+        return is_reached(w) ? HP_OK : status < 0 ? status : fail_peer(w, culprit, how);
+    }
     HP_TRY(hpi_world_usable(w->world));
     if (w->reason->group)
         HP_TRY(hpi_group_check(w->reason->group));
