@@ -19,9 +19,16 @@ cd "$(dirname "$0")/.."
 build=$1/aarch64
 shift
 
-# Tests that cannot run here, and why: a pattern of ctest, then the reason.
-left_out='
-^cli\.                    scripts start programs of the build by their names, without qemu
+# Left out whole: cli tests, whose scripts start programs of the build by name, without qemu; and
+# fault.starved, whose limits of memory and files would be limits of qemu's own.
+left_out='^cli\.|^fault\.starved$'
+# Cases that qemu cannot pass, and why; all other cases of these programs must.
+cannot='
+unit.symm test_processes                         qemu ignores MADV_WIPEONFORK: a child does not notice
+unit.queue test_after_fork                       the same
+fault.lives a_forked_child_is_told_by_every_call the same
+unit.start test_no_memory_among_processes        gives 200 ms to a start, processes of qemu need more
+fault.hostile strangers_at_the_sockets           qemu drops descriptors, open, for which there is no room
 '
 
 packages=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
@@ -48,13 +55,30 @@ install_packages() {
 
 install_packages
 tools/build.sh "$build" "-DCMAKE_TOOLCHAIN_FILE=$PWD/cmake/aarch64.cmake"
-patterns=()
-while read -r pattern reason; do
-    [ -n "$pattern" ] || continue
-    patterns+=("$pattern")
-    echo "left out: $pattern: $reason"
-done <<<"$left_out"
 # qemu keeps 16 bytes for each page that a program maps, so heaps of the size of the machine would
 # take half of it.
 export SYMMETRIC_MEMORY_HEAP_SIZE=64M
-tools/run_tests.sh "$build" -L quick -E "$(IFS='|' && echo "${patterns[*]}")" "$@"
+
+# A program whose one case may fail.
+run_but() {
+    local test=$1 case=$2 reason=$3 said failed
+    said=$(timeout 600 qemu-aarch64 "$build/tests/${test/.//test_}" 2>&1) || true
+    failed=$(sed -nE 's/^\[  FAILED  \] ([a-z_0-9]*[a-z_][a-z_0-9]*)$/\1/p' <<<"$said" | sort -u)
+    if ! grep -q '^\[==========\] [0-9]* test(s) run' <<<"$said" ||
+        { [ -n "$failed" ] && [ "$failed" != "$case" ]; }; then
+        printf '%s\n' "$said"
+        echo "$test: failed: ${failed:-it did not end well}"
+        return 1
+    fi
+    echo "$test: all but $case: $reason"
+}
+
+status=0
+programs=$left_out
+while read -r test case reason; do
+    [ -n "$test" ] || continue
+    programs+="|^${test/./\\.}\$"
+    [ $# -gt 0 ] || run_but "$test" "$case" "$reason" || status=1
+done <<<"$cannot"
+tools/run_tests.sh "$build" -L quick -E "$programs" "$@" || status=1
+exit $status
