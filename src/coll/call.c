@@ -8,13 +8,16 @@
  */
 #include "inside.h"
 
+/* In a short form the compiler knows most fields: inlined, the struct need not lie in memory. */
+#define INLINE __attribute__((always_inline)) static inline
+
 /* ---- from a call to a hpi_coll ---- */
 
 static bool has_wire(hp_collective what) {
     return what == HP_REDUCE_SCATTER || what == HP_REDUCE_SCATTER_V || what == HP_ALL_REDUCE;
 }
 
-static hpi_coll named_fields(const hp_coll_call *call) {
+INLINE hpi_coll named_fields(const hp_coll_call *call) {
     const hp_collective what = call->what;
     hpi_coll c = {.in = call->in,
                   .out = call->out,
@@ -40,7 +43,7 @@ static hpi_coll named_fields(const hp_coll_call *call) {
     return c;
 }
 
-static hp_status make_coll(const hp_coll_call *call, hpi_coll *out_coll) {
+INLINE hp_status make_coll(const hp_coll_call *call, hpi_coll *out_coll) {
     if ((unsigned)call->what > HPI_LAST_COLLECTIVE)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a collective from %d to %d, given %d",
                         HP_ALL_GATHER, HPI_LAST_COLLECTIVE, (int)call->what);
@@ -130,7 +133,7 @@ static hp_status push_arrays(hp_stream *stream, const pushed *head) {
     return status;
 }
 
-static hp_status start_call(const hp_coll_call *call) {
+INLINE hp_status start_call(const hp_coll_call *call) {
     hpi_coll c;
     HP_TRY(make_coll(call, &c));
     if (!call->stream)
@@ -141,7 +144,7 @@ static hp_status start_call(const hp_coll_call *call) {
     return push(call->stream, &p, sizeof p);
 }
 
-static hp_status run_call(const hp_coll_call *call) {
+INLINE hp_status run_call(const hp_coll_call *call) {
     hpi_journal *journal = call->group ? hpi_world_journal(hp_group_world(call->group)) : NULL;
     return hpi_tell_failure(journal, "coll", start_call(call));
 }

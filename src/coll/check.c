@@ -164,24 +164,23 @@ static void normalise(hpi_run *run) {
 }
 
 hp_status hpi_coll_check(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *out_run) {
+    hpi_run *run = out_run; /* filled where it is: it is large, and this is every call's way */
     if (!group)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a group, given NULL", names[what]);
-    hpi_run run = {.group = group,
-                   .what = what,
-                   .c = *c,
-                   .name = names[what],
-                   .rank = hp_group_rank(group),
-                   .n = hp_group_size(group)};
-    normalise(&run);
+    *run = (hpi_run){.group = group,
+                     .what = what,
+                     .c = *c,
+                     .name = names[what],
+                     .rank = hp_group_rank(group),
+                     .n = hp_group_size(group)};
+    normalise(run);
     HP_TRY(hpi_world_usable(hp_group_world(group)));
-    HP_TRY(check_types(&run));
-    if (what == HP_BROADCAST && (c->root < 0 || c->root >= run.n))
-        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a root from 0 to %d, given %d", run.name,
-                        run.n - 1, c->root);
-    run.in_size = hp_dtype_size(run.c.dtype);
-    run.out_size = hp_dtype_size(run.c.out_dtype);
-    HP_TRY(hpi_is_v(what) ? hpi_parts_check(&run) : check_sizes(&run));
-    HP_TRY(check_overlap(&run));
-    *out_run = run;
-    return HP_OK;
+    HP_TRY(check_types(run));
+    if (what == HP_BROADCAST && (c->root < 0 || c->root >= run->n))
+        return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a root from 0 to %d, given %d", run->name,
+                        run->n - 1, c->root);
+    run->in_size = hp_dtype_size(run->c.dtype);
+    run->out_size = hp_dtype_size(run->c.out_dtype);
+    HP_TRY(hpi_is_v(what) ? hpi_parts_check(run) : check_sizes(run));
+    return check_overlap(run);
 }
