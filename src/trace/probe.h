@@ -75,7 +75,9 @@ typedef struct hpi_traced {
 } hpi_traced;
 extern _Thread_local hpi_traced hpi_this_thread __attribute__((tls_model("initial-exec")));
 
-/* With an event that the compiler knows one nop is left of the switch. */
+/* With an event that the compiler knows one nop is left of the switch, whatever its rows expand to:
+ * so its size is not looked at.
+ * NOLINTBEGIN(readability-function-size) */
 __attribute__((always_inline)) static inline void hpi_usdt_begin(const hpi_probe *p) {
     switch (p->event) {
 #define X(name, fields, meaning)
@@ -106,6 +108,8 @@ __attribute__((always_inline)) static inline void hpi_usdt_end(const hpi_probe *
         break;
     }
 }
+
+/* NOLINTEND(readability-function-size) */
 
 /* Span, line and counts of a call that has ended. */
 void hpi_probe_tell(const hpi_probe *probe, hp_status status);
