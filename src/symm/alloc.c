@@ -80,11 +80,11 @@ static hp_status agree_on_status(hp_group *group, const uint64_t *all, int n_wor
     return HP_OK;
 }
 
-static hp_status agree_on_request(const request *q, const uint64_t *all, hp_status own) {
+static hp_status check_same_request(const request *q, const uint64_t *all) {
     for (int i = 1; i < hp_group_size(q->group); i++)
         if (!same_request(all, all + (size_t)i * N_WORDS))
             return fail_mismatch(q, all, i);
-    return agree_on_status(q->group, all, N_WORDS, own);
+    return HP_OK;
 }
 
 /* Has everyone succeeded? `votes` has room for a word of each. */
@@ -121,12 +121,12 @@ static hp_status reserve(const request *q, uint64_t *words) {
     words[WORD_IS_SPANNING] = q->is_spanning;
     hp_status status = q->own < 0 ? q->own : check_request(q);
     words[WORD_STATUS] = status_word(status);
-    if (!s)
+    if (status < 0) /* without a state there is a failure */
         return status;
 
     pthread_mutex_lock(&s->lock);
     words[WORD_KEY] = ((uint64_t)hp_world_rank(s->world) + 1) << 40 | ++s->n_keys;
-    if (status == HP_OK && !q->is_spanning) {
+    if (!q->is_spanning) {
         status = hpi_heap_take(&s->heap, q->bytes, q->alignment, &words[WORD_OFFSET]);
         if (status == HP_OK)
             words[WORD_FRESH] = hpi_symm_fresh_bytes(s, words[WORD_OFFSET], q->bytes);
@@ -216,14 +216,11 @@ static hp_status settle(const request *q, const uint64_t *all, uint64_t *votes, 
     return status;
 }
 
-/* Say what this rank asks for and hear the others; `own` says, with its record, whether it can take
- * part. A rank that has no memory for the answers (`all` NULL) says so and hears nothing. */
-static hp_status ask(const request *q, const uint64_t *words, uint64_t *all, hp_status own,
-                     const hp_error *record) {
+/* Say what this rank asks for, or that it cannot take part, and hear the others. A rank that has no
+ * memory for the answers (`all` NULL) hears nothing. */
+static hp_status ask(const request *q, const uint64_t *words, uint64_t *all) {
     HP_TRY(hpi_group_exchange(q->group, "symm_alloc", words, N_WORDS, all));
-    if (own < 0)
-        (void)hpi_error_set(record);
-    return all ? agree_on_request(q, all, own) : own;
+    return all ? check_same_request(q, all) : HP_OK;
 }
 
 static hp_status take(const request *q, hp_symm *out_memory) {
@@ -236,12 +233,18 @@ static hp_status take(const request *q, hp_symm *out_memory) {
         hp_last_error_get(&record);
     uint64_t *all = hpi_alloc(n, (N_WORDS + 1) * sizeof *all);
     hpi_block *block = hpi_block_make(q->group);
-    if (own == HP_OK && (!all || !block)) {
+    if (own >= 0 && (!all || !block)) {
         own = HP_ERR_MEMORY;
         hp_last_error_get(&record);
     }
     words[WORD_STATUS] = status_word(own);
-    hp_status status = ask(q, words, all, own, &record);
+    hp_status status = ask(q, words, all);
+    if (status >= 0 && own < 0) {
+        (void)hpi_error_set(&record);
+        status = own;
+    } else if (status >= 0) {
+        status = agree_on_status(q->group, all, N_WORDS, own);
+    }
     if (status == HP_OK) {
         block->key = all[WORD_KEY];
         block->bytes = q->bytes;
