@@ -103,8 +103,10 @@ hp_status hpi_group_map(hp_group *group, uint64_t bytes, void **out_memory) {
     uint64_t *words = hpi_alloc((size_t)group->size, 3 * sizeof *words);
     void *base = NULL;
     int fd = -1;
-    hp_status status = words ? HP_OK : HP_ERR_MEMORY;
-    if (!status && is_first)
+    hp_status status = HP_OK;
+    if (!words) /* tells the others, and hears nothing of them */
+        return agree(group, HP_ERR_MEMORY, 0, 0, NULL);
+    if (is_first)
         status = map_first(group, all_bytes, &fd, &base);
     status = agree(group, status, (uint64_t)(uintptr_t)base, hpi_share_key(group->world), words);
     if (!status) {

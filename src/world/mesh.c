@@ -131,15 +131,13 @@ hp_status hp_mesh_create(hp_world *world, const int *sizes, int n_dims, hp_mesh 
     HP_TRY(hpi_world_usable(world));
     hp_status status = check_sizes(world, sizes, n_dims);
     hp_mesh *mesh = status ? NULL : hpi_alloc(1, sizeof *mesh);
-    if (!status && !mesh)
-        status = HP_ERR_MEMORY;
-    if (mesh) {
-        mesh->world = world;
-        mesh->n_dims = n_dims;
-        memcpy(mesh->sizes, sizes, (size_t)n_dims * sizeof *sizes);
-        find_place(mesh);
-    }
-    status = agree_sizes(world, sizes, n_dims, status);
+    if (!mesh) /* tells the others */
+        return agree_sizes(world, sizes, n_dims, status ? status : HP_ERR_MEMORY);
+    mesh->world = world;
+    mesh->n_dims = n_dims;
+    memcpy(mesh->sizes, sizes, (size_t)n_dims * sizeof *sizes);
+    find_place(mesh);
+    status = agree_sizes(world, sizes, n_dims, HP_OK);
     for (int i = 0; i < n_dims && !status; i++)
         status = create_dim(mesh, i);
     if (status)
