@@ -296,17 +296,20 @@ static hp_status say_hello(hp_world *world, const hpi_identity *identity, const 
     hello own = {0};
     hp_error record;
     fill_hello(world, &own);
-    own.status =
+    const hp_status status =
         all ? prepare(world, identity, &own)
             : HPI_FAIL(HP_ERR_MEMORY, "expected room for what %d ranks say, the system gave none",
                        world->n_ranks);
     hp_last_error_get(&record);
-    if (own.status)
+    own.status = status;
+    if (status)
         snprintf(own.message, sizeof own.message, "%s", record.message);
     *out_generation = next_generation(world);
     hello_key(key, sizeof key, *out_generation, world->rank);
     HP_TRY(store->set(store->context, key, &own, sizeof own));
-    return own.status ? hpi_error_set(&record) : HP_OK;
+    if (status)
+        (void)hpi_error_set(&record);
+    return status;
 }
 
 static hp_status meet_ranks(hp_world *world, const hpi_identity *identity, const hp_store *store,
