@@ -136,15 +136,21 @@ static void of_all_reduce_wire(const hpi_run *run, const operands *o, hp_coll_tr
 static bool of_row(const hpi_algorithm *algorithm, const operands *o, hp_coll_traffic *t) {
     const uint64_t in = o->in, out = o->out, keep = o->keep, own = o->own, slice = o->slice;
     const uint64_t in_coded = o->in_coded, out_coded = o->out_coded, n = o->n;
-#define X(collective, row, read, written)                                                          \
-    if (algorithm->what == HP_##collective && strcmp(algorithm->name, #row) == 0) {                \
-        t->read_bytes = (read);                                                                    \
-        t->written_bytes = (written);                                                              \
-        return true;                                                                               \
-    }
-    ROWS
+#define X(collective, row, read, written) {HP_##collective, #row, read, written},
+    const struct {
+        hp_collective what;
+        const char *name;
+        uint64_t read_bytes, written_bytes;
+    } rows[] = {ROWS};
 #undef X
-        return false;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (algorithm->what != rows[i].what || strcmp(algorithm->name, rows[i].name) != 0)
+            continue;
+        t->read_bytes = rows[i].read_bytes;
+        t->written_bytes = rows[i].written_bytes;
+        return true;
+    }
+    return false;
 }
 
 bool hpi_traffic_of(const hpi_run *run, hp_coll_traffic *out_traffic) {
