@@ -225,7 +225,7 @@ hp_status measure(bench *b, result *out_result) {
     double *samples = calloc(2 * (size_t)a.n, sizeof *samples);
     hp_status status =
         agree(b->world, samples ? HP_OK : fail(HP_ERR_MEMORY, "expected memory for %d times", a.n));
-    if (status >= 0)
+    if (samples && status >= 0)
         status = run(b, &a, samples, wrong, out_result);
     free(samples);
     return status;

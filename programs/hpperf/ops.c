@@ -133,7 +133,8 @@ static double bound_broadcast(double n, double bytes, double keep) {
 /* Two messages for each pair. */
 static double bound_send_recv(double n, double bytes, double keep) {
     (void)keep;
-    return (double)((int)n / 2) * 4 * bytes;
+    const int n_pairs = (int)n / 2;
+    return n_pairs * 4 * bytes;
 }
 
 /* ---- rows ---- */
