@@ -19,13 +19,13 @@ while IFS=': ' read -r file name; do
         echo "$page names $name in tests/$file: expected to find it there, defined and run"
         status=1
     fi
-done < <(grep -oE '`[a-z]+/test_[a-z0-9_]+\.c: [A-Za-z0-9_]+`' "$page" | tr -d '`')
+done < <(grep -oE "\`[a-z]+/test_[a-z0-9_]+\.c: [A-Za-z0-9_]+\`" "$page" | tr -d '`')
 while read -r file; do
     if [ ! -e "tests/$file" ] && [ ! -e "$file" ]; then
         echo "$page names $file: expected to find it, here or in tests"
         status=1
     fi
-done < <(grep -oE '`[a-z]+/[a-z0-9_]+\.(c|sh)`' "$page" | tr -d '`')
+done < <(grep -oE "\`[a-z]+/[a-z0-9_]+\.(c|sh)\`" "$page" | tr -d '`')
 if [ "$n" -lt 60 ]; then
     echo "expected at least 60 tests in $page, found $n"
     status=1
