@@ -17,7 +17,8 @@
 #include <stdio.h>
 
 /* The words; TYPES packs collective, dtypes, op, forced algorithm, root, pass and tag. */
-enum { WORD_TYPES, WORD_COUNT, WORD_BLOCKS, WORD_PLACES, N_WORDS = WORD_PLACES + HPI_SMALL_WORDS };
+enum { WORD_TYPES, WORD_COUNT, WORD_BLOCKS, WORD_PLACES, N_WORDS = HPI_ENTER_WORDS };
+_Static_assert(N_WORDS == WORD_PLACES + HPI_SMALL_WORDS, "the last words are places or an input");
 _Static_assert(2 * N_WORDS <= 15, "two sets of words fit into a line");
 
 typedef struct types {
@@ -133,25 +134,27 @@ static uint64_t count_word(const hpi_run *run) {
     return run->what == HP_REDUCE_SCATTER_V ? hash(run, run->c.in_counts) : run->c.count;
 }
 
+/* The words are kept: to read them back from the line would take it from a peer that reads them. */
 static void say(hpi_run *run) {
     hpi_coll_state *s = run->state;
     _Atomic uint64_t *words = words_of(run, run->rank);
-    word_store(&words[WORD_TYPES], types_word(run));
-    word_store(&words[WORD_COUNT], count_word(run));
-    word_store(&words[WORD_BLOCKS], run->c.blocks);
+    uint64_t *said = s->said;
+    said[WORD_TYPES] = types_word(run);
+    said[WORD_COUNT] = count_word(run);
+    said[WORD_BLOCKS] = run->c.blocks;
     if (run->is_small) {
-        uint64_t small[HPI_SMALL_WORDS] = {0};
-        memcpy(small, run->c.in, run->in_bytes);
-        for (int i = 0; i < HPI_SMALL_WORDS; i++)
-            word_store(&words[WORD_PLACES + i], small[i]);
+        memset(said + WORD_PLACES, 0, HPI_SMALL_BYTES);
+        memcpy(said + WORD_PLACES, run->c.in, run->in_bytes);
     } else {
         hpi_entered *mine = &s->entered[run->rank];
         *mine = (hpi_entered){place_of_input(run), said_last(run)};
-        word_store(&words[WORD_PLACES], mine->in.key);
-        word_store(&words[WORD_PLACES + 1], mine->in.offset);
-        word_store(&words[WORD_PLACES + 2], mine->out.key);
-        word_store(&words[WORD_PLACES + 3], mine->out.offset);
+        said[WORD_PLACES] = mine->in.key;
+        said[WORD_PLACES + 1] = mine->in.offset;
+        said[WORD_PLACES + 2] = mine->out.key;
+        said[WORD_PLACES + 3] = mine->out.offset;
     }
+    for (int i = 0; i < N_WORDS; i++)
+        word_store(&words[i], said[i]);
     hpi_line_post(run->group, HPI_LINE_ENTER, run->seq);
 }
 
@@ -264,38 +267,31 @@ static hp_status fail_mismatch(const hpi_run *run, const uint64_t *mine, int pee
                          difference(mine, theirs), counts_text);
 }
 
-static void load_words(const hpi_run *run, int rank, int n, uint64_t *out_words) {
-    const _Atomic uint64_t *words = words_of(run, rank);
-    for (int i = 0; i < n; i++)
-        out_words[i] = word_load(&words[i]);
-}
-
-static hp_status compare(const hpi_run *run, int peer) {
-    uint64_t mine[N_WORDS], theirs[N_WORDS];
-    load_words(run, run->rank, WORD_PLACES, mine);
-    load_words(run, peer, WORD_PLACES, theirs);
+static hp_status compare(const hpi_run *run, int peer, const uint64_t *theirs) {
+    const uint64_t *mine = run->state->said;
     if (memcmp(mine, theirs, WORD_PLACES * sizeof *mine) == 0)
         return HP_OK;
-    load_words(run, run->rank, N_WORDS, mine);
-    load_words(run, peer, N_WORDS, theirs);
     return fail_mismatch(run, mine, peer, theirs);
 }
 
 /* ---- listening ---- */
 
-/* Keep what a peer's words say beyond the comparison. */
-static void listen(hpi_run *run, int peer) {
+/* What a peer says: compare it, and keep what it says beyond that. */
+static hp_status listen(hpi_run *run, int peer) {
     hpi_coll_state *s = run->state;
     const _Atomic uint64_t *words = words_of(run, peer);
-    uint64_t w[HPI_SMALL_WORDS];
-    for (int i = 0; i < HPI_SMALL_WORDS; i++)
-        w[i] = word_load(&words[WORD_PLACES + i]);
+    uint64_t w[N_WORDS];
+    for (int i = 0; i < N_WORDS; i++)
+        w[i] = word_load(&words[i]);
+    HP_TRY(compare(run, peer, w));
+    const uint64_t *last = w + WORD_PLACES;
     if (run->is_small) {
-        memcpy(s->small[peer], w, sizeof w);
+        memcpy(s->small[peer], last, HPI_SMALL_BYTES);
         s->in[peer] = (const unsigned char *)s->small[peer];
     } else {
-        s->entered[peer] = (hpi_entered){{w[0], w[1]}, {w[2], w[3]}};
+        s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
     }
+    return HP_OK;
 }
 
 /* Who is in symmetric memory: of a broadcast the root alone matters. */
@@ -390,8 +386,7 @@ hp_status hpi_coll_enter(hpi_run *run) {
     for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + k) % run->n;
         HP_TRY(hpi_line_wait(run->group, peer, HPI_LINE_ENTER, run->seq, run->name));
-        HP_TRY(compare(run, peer));
-        listen(run, peer);
+        HP_TRY(listen(run, peer));
     }
     if (run->is_empty)
         return HP_OK;

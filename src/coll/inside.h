@@ -45,6 +45,7 @@ enum { HPI_TAG_BITS = 10 };
 enum { HPI_LAST_COLLECTIVE = HP_RECV, HPI_LAST_REDUCE = HP_MIN, HPI_LAST_WIRE = HP_WIRE_FP8_E5M2 };
 
 enum { HPI_SMALL_WORDS = 4, HPI_SMALL_BYTES = 8 * HPI_SMALL_WORDS };
+enum { HPI_ENTER_WORDS = 3 + HPI_SMALL_WORDS }; /* that a rank says when it enters, see enter.c */
 
 /* What a rank said of its operands when it entered. Peers write the output of an all-reduce alone;
  * of the others the place of `out` carries two numbers, which enter.c names. */
@@ -64,6 +65,7 @@ typedef struct hpi_coll_state {
     unsigned char **out;      /* by rank: where its output is written from here */
     const void **chunk;       /* inputs of the chunk being reduced */
     hpi_entered *entered;
+    uint64_t said[HPI_ENTER_WORDS];     /* by this rank */
     uint64_t (*small)[HPI_SMALL_WORDS]; /* contributions that came in words */
     unsigned char *scratch;             /* of the kernels */
     uint64_t *packed[2];                /* where packed parts begin, of in and out */
