@@ -19,7 +19,7 @@
 
 #include "../coll/coll.h"
 #include "layout.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include <hyperparallel/fsdp.h>
 
 typedef struct hpi_param {

@@ -11,7 +11,7 @@
 #define TESTS_PLAN_BENCH_H
 
 #include "base/base.h"
-#include "fsdp/plan.h"
+#include "fsdp/plan/plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
  * The oracle is a plain sum in long double (64 bits of mantissa), whose error is far below the
  * fp64 result's half an ulp for the sizes used here.
  */
-#include "fsdp/exact.h"
+#include "fsdp/optimize/exact.h"
 
 #include <math.h>
 #include <setjmp.h>

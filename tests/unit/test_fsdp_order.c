@@ -7,7 +7,7 @@
  * be the same bytes, and a step run from the recorded bytes must give the same weights.
  */
 #include "base/base.h"
-#include "fsdp/plan.h"
+#include "fsdp/plan/plan.h"
 #include "scratch.h"
 #include "support/ranks.h"
 #include "support/tiny.h"

@@ -7,7 +7,7 @@
  * fp64 results must be within their rounding of it (F5: the update is compared, not the gradient
  * alone).
  */
-#include "fsdp/optimizer.h"
+#include "fsdp/optimize/optimizer.h"
 #include "unit/varied_model.h"
 
 #include <math.h>

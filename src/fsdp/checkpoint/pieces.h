@@ -10,7 +10,7 @@
 #ifndef HPI_PIECES_H
 #define HPI_PIECES_H
 
-#include "../optimizer.h"
+#include "../optimize/optimizer.h"
 
 typedef struct hpi_piece {
     uint64_t outer, stride; /* outer * stride is the whole parameter */

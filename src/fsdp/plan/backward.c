@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_backward.c - SPEC A3, per-parameter path: gradients from where backward writes them to the
+ * backward.c - SPEC A3, per-parameter path: gradients from where backward writes them to the
  * buckets.
  *
  * A unit's full gradients are written into a slot. Those of the last backward of a HP_SYNC pass are
@@ -8,7 +8,7 @@
  * which the reduced ones then take in (SPEC A8, A12). Source: SPEC A3; the seed's overlap document,
  * section 5.
  */
-#include "plan_inside.h"
+#include "inside.h"
 
 #include <assert.h>
 

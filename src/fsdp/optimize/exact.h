@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/exact.h - sums of |x| and of x^2 that do not depend on the order of the additions.
+ * fsdp/optimize/exact.h - sums of |x| and of x^2 that do not depend on the order of the additions.
  *
  * Every term is scaled by a power of two that all ranks agree on, so that the largest |x| is in
  * [1/2, 1), rounded to a multiple of 2^-78, and added as a 128-bit integer. Integers add in any
@@ -14,7 +14,7 @@
 #ifndef HPI_EXACT_H
 #define HPI_EXACT_H
 
-#include "../base/base.h"
+#include "../../base/base.h"
 
 __extension__ typedef __int128 hpi_int128;
 

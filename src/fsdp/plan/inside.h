@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/plan_inside.h - the state of a plan and how operations are appended, for plan*.c alone.
+ * fsdp/plan/inside.h - the state of a plan and how operations are appended, for this folder alone.
  *
- * plan.c starts and ends passes, plan_forward.c brings parameters and takes them back,
- * plan_backward.c takes gradients to their buckets. Every function appends operations to plan->ops
+ * plan.c starts and ends passes, forward.c brings parameters and takes them back,
+ * backward.c takes gradients to their buckets. Every function appends operations to plan->ops
  * and changes the state; nothing else. Waiting is an operation too (HPI_OP_WAIT on the compute
  * stream), so the list says all: what is issued, what is waited for, when memory begins and ends a
  * life.
@@ -11,7 +11,7 @@
 #ifndef HPI_PLAN_INSIDE_H
 #define HPI_PLAN_INSIDE_H
 
-#include "../base/base.h"
+#include "../../base/base.h"
 #include "plan.h"
 
 enum { HPI_NOBODY = UINT32_MAX };
@@ -77,14 +77,14 @@ uint32_t hpi_slot_of(const uint32_t *owners, uint32_t n, uint32_t owner);
 void hpi_burst_start(hpi_plan *plan);
 hp_status hpi_burst_finish(const hpi_plan *plan, hpi_burst *out_burst);
 
-/* plan_forward.c */
+/* forward.c */
 /* Issue the gathers of a unit unless it is resident or on the way. */
 hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed);
 /* The same, and wait for them; from here on the unit cannot be evicted. */
 hp_status hpi_plan_unshard_now(hpi_plan *plan, uint32_t unit);
 void hpi_plan_reshard(hpi_plan *plan, uint32_t unit);
 
-/* plan_backward.c: at the end of a HP_SYNC pass, every gradient to its bucket, divided. */
+/* backward.c: at the end of a HP_SYNC pass, every gradient to its bucket, divided. */
 void hpi_plan_finish_gradients(hpi_plan *plan);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/plan.h - the plan: pure functions from (state, unit) to operations and the next state.
+ * fsdp/plan/plan.h - the plan: pure functions from (state, unit) to operations and the next state.
  *
  * The plan never communicates and never waits. It knows units by number, memory by buffer id, and
  * events by the operation they belong to. hpi_plan_begin starts the numbering of a step afresh, so
@@ -15,7 +15,7 @@
 #ifndef HPI_PLAN_H
 #define HPI_PLAN_H
 
-#include "../stream/stream.h"
+#include "../../stream/stream.h"
 #include <hyperparallel/fsdp.h>
 #include <stdbool.h>
 

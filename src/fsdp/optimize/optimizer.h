@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/optimizer.h - the inside of an optimizer, for checkpoints.
+ * fsdp/optimize/optimizer.h - the inside of an optimizer, for checkpoints.
  *
  * State is ordinary memory of one rank: for each trainable parameter as many elements as its shard
  * has, in the shard's dtype, once per state (AdamW: exp_avg and exp_avg_sq; SGD with momentum:
@@ -9,7 +9,7 @@
 #ifndef HPI_OPTIMIZER_H
 #define HPI_OPTIMIZER_H
 
-#include "engine.h"
+#include "../engine.h"
 
 enum { HPI_MAX_STATES = 2 };
 

@@ -2,13 +2,13 @@
  *
  * plan.c - the life of a plan, the passes, and how operations are appended.
  *
- * The schedule itself is SPEC A2 in plan_forward.c and SPEC A3 in plan_backward.c.
+ * The schedule itself is SPEC A2 in forward.c and SPEC A3 in backward.c.
  *
  * Always holds: at most one unit is between the issue of its reduce-scatter and the wait for it
  * (plan->reducing); a storage slot belongs to one unit that is pending or resident; a grad slot is
  * given a new life only after its reduce-scatters have drained.
  */
-#include "plan_inside.h"
+#include "inside.h"
 
 #include <assert.h>
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_forward.c - SPEC A2: parameters come before a unit computes and go after it.
+ * forward.c - SPEC A2: parameters come before a unit computes and go after it.
  *
  * A unit is gathered when it is needed, and ahead of that while the units before it compute. What
  * comes next is the order of uses learnt from the last pass that had a backward, in which a unit
  * may stand several times. Source: SPEC A2.
  */
-#include "plan_inside.h"
+#include "inside.h"
 
 /* ---- storage ----------------------------------------------------------------------------- */
 
