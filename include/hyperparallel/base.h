@@ -44,7 +44,8 @@ typedef enum hp_status {
     HP_ERR_UNSUPPORTED = -13, /* valid, but not built yet for this case */
     HP_ERR_FORKED = -14,      /* used in a child process made by fork */
     HP_ERR_VERSION = -15,     /* library, headers or ranks differ in version */
-    HP_ERR_FAILED = -16       /* the object failed earlier and stays failed */
+    HP_ERR_FAILED = -16,      /* the object failed earlier and stays failed */
+    HP_ERR_UNSOUND = -17      /* a schedule breaks a rule that keeps data safe */
 } hp_status;
 
 /* What an element is. Sums run in fp32 (fp64 for fp64, wrapping for integers). */

@@ -30,19 +30,43 @@ typedef struct hp_fsdp hp_fsdp;
 typedef struct hp_unit hp_unit;
 typedef struct hp_optimizer hp_optimizer;
 
-/* How a unit's parameters reach the ranks. */
+/* How a unit's parameters reach the ranks, and its gradients leave them. The values that a training
+ * computes are the same bits in every mode. */
 typedef enum hp_mode {
     /* Each parameter gathered into its own storage, each gradient reduced from it: no copies. */
-    HP_PER_PARAM = 0
+    HP_PER_PARAM = 0,
+    /* One gather and one reduction for a unit, through packed buffers: few, large collectives.
+     * Shards are cast and packed into a pack buffer and copied from there into this rank's slice of
+     * the gather's output, which is released as soon as it has been copied out. */
+    HP_FUSED = 1,
+    /* The same, packed straight into that slice. */
+    HP_FUSED_ZERO_COPY = 2,
+    /* Nothing is gathered: a unit's parameters lie in memory that the shard group shares, and are
+     * read where they are; one copy of the model for the ranks of a node. Gradients are reduced
+     * from where backward writes them, one reduction for a unit. A shard is a range of the unit's
+     * elements, whatever shard_dim says. Needs a shard group within one node (UNSUPPORTED). */
+    HP_MAPPED = 3,
+    /* One of these, chosen by size at commit; hp_fsdp_mode tells which. */
+    HP_AUTO = 4
 } hp_mode;
-/* "per-param". Errors: ARGUMENT listing the names. */
+/* "per-param", "fused", "fused-zero-copy", "mapped", "auto". Errors: ARGUMENT listing the names. */
 HP_MUST_CHECK hp_status hp_mode_parse(const char *name, hp_mode *out_mode);
 const char *hp_mode_name(hp_mode mode);
 
 typedef enum hp_schedule {
-    HP_OVERLAP = 0, /* communication behind compute */
-    HP_SERIAL = 1   /* no prefetch, every wait at once: the yardstick */
+    HP_OVERLAP = 0, /* "full": communication behind compute */
+    HP_SERIAL = 1,  /* "serial": no prefetch, every wait at once: the yardstick */
+    HP_PREFETCH = 2 /* "prefetch": gathers ahead of compute, reductions waited for at once */
 } hp_schedule;
+/* "serial", "prefetch", "full"; "overlap" is another name of the last. Errors: ARGUMENT. */
+HP_MUST_CHECK hp_status hp_schedule_parse(const char *name, hp_schedule *out_schedule);
+const char *hp_schedule_name(hp_schedule schedule);
+
+/* What a trainable parameter is whose gradient was not asked for in a HP_SYNC pass. */
+typedef enum hp_missing_grad {
+    HP_MISSING_ZERO = 0, /* zero */
+    HP_MISSING_ERROR = 1 /* an error: STATE on this rank, naming it; PEER or FAILED on the others */
+} hp_missing_grad;
 
 typedef struct hp_fsdp_config {
     size_t size; /* sizeof(hp_fsdp_config) */
@@ -57,14 +81,27 @@ typedef struct hp_fsdp_config {
     const char *delay; /* rule of HYPER_PARALLEL_DELAY; NULL: the option's */
     /* Precision, of parameters declared fp32 or bf16; HP_OWN_DTYPE leaves each as it was declared.
      * Shards, optimizer state and sums stay fp32. */
-    int param_dtype;  /* of hp_param_data: what is gathered and computed with; fp32 or bf16 */
+    int param_dtype;  /* of hp_param_data: what is gathered and computed with; fp32, bf16, fp16 */
     int reduce_dtype; /* of hp_param_grad: what is reduced; HP_OWN_DTYPE: as hp_param_data */
+    /* Of the all-reduce between replicas on the wire: fp32 (or HP_OWN_DTYPE), bf16, fp16. The sums
+     * stay fp32, but bits then differ between meshes. */
+    int replicate_wire;
+    hp_missing_grad missing_grad;
+    /* 1: keep shards and optimizer state in host memory. On CPU ranks they are there already: it is
+     * accepted and logged (INFO), and changes nothing. */
+    int offload;
+    /* Overwrite every released buffer with NaNs: 1 always, 0 never, -1: in a debug build of the
+     * library (without NDEBUG), or with HYPER_PARALLEL_POISON=1. */
+    int poison;
+    /* Of HP_EXECUTOR_VIRTUAL, which a mesh of hp_mesh_create_virtual needs, and which needs one: no
+     * rank is spoken to, no memory of parameters is taken, hp_param_data is NULL. */
+    const hp_cost_model *costs;
 } hp_fsdp_config;
 enum { HP_OWN_DTYPE = -1 };
 #define HP_FSDP_CONFIG_INIT                                                                        \
     {                                                                                              \
         sizeof(hp_fsdp_config), HP_PER_PARAM, 1, 1, HP_OVERLAP, HP_EXECUTOR_THREAD, 0, 0, 0, 0,    \
-            -1, -1                                                                                 \
+            -1, -1, -1, HP_MISSING_ZERO, 0, -1, 0                                                  \
     }
 
 enum { HP_MAX_DIMS = 8, HP_REPLICATED = -1 };
@@ -133,8 +170,11 @@ HP_MUST_CHECK hp_status hp_fsdp_commit(hp_fsdp *fsdp);
 typedef enum hp_pass {
     HP_SYNC = 0,     /* forward and backward, gradients reduced at the end */
     HP_EVALUATE = 1, /* forward alone; leaves accumulated gradients as they are */
-    HP_NO_SYNC = 2   /* forward and backward without communication of gradients: this rank's full
+    HP_NO_SYNC = 2,  /* forward and backward without communication of gradients: this rank's full
                       * gradients are added up in fp32 and join those of the next HP_SYNC pass */
+    HP_DEFER_REPLICATE = 3 /* gradients are reduced over the shard group alone; these partial sums
+                            * are added up in fp32, in the shards, and join the one all-reduce of
+                            * the next HP_SYNC pass. HP_NO_SYNC passes before it are taken in. */
 } hp_pass;
 /* The sum of K passes is a sum: HP_AVG divides by the ranks and never by passes, so whoever wants a
  * mean over microbatches scales the loss. New weights (an optimizer's step, a load) drop what was
@@ -146,12 +186,41 @@ HP_MUST_CHECK hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass);
  * that nobody used are cancelled, every queue is empty: gradients are in the shards. */
 HP_MUST_CHECK hp_status hp_fsdp_end(hp_fsdp *fsdp);
 
+/* What this unit does in the passes that follow, whatever hp_fsdp_begin says: HP_SYNC, HP_NO_SYNC,
+ * HP_DEFER_REPLICATE, or -1: as the pass. HP_EVALUATE passes are not changed. Between passes, equal
+ * on all ranks (MISMATCH in the next pass otherwise). Errors: ARGUMENT, STATE. */
+HP_MUST_CHECK hp_status hp_unit_set_pass(hp_unit *unit, int pass);
+
+/* After an error that was not a rank's death, or to leave a pass in its middle: what is in flight
+ * is cancelled, gradients and accumulated gradients are dropped, and the next call is
+ * hp_fsdp_begin. Weights and optimizer state are those of the last update. Collective: ranks that
+ * are still in the pass get FAILED from their next call (or the one they wait in), naming a rank
+ * that reset, and then reset too. Errors: PEER, TIMEOUT when a rank does not come; STATE before
+ * commit. */
+HP_MUST_CHECK hp_status hp_fsdp_reset(hp_fsdp *fsdp);
+
+/* Gather a unit by hand, inside a pass, ahead of its use or to read it without a forward: its
+ * parameters can be read (hp_param_data) from the first hp_unit_unshard with wait != 0, or the
+ * first forward or backward begin, until hp_unit_reshard or the end of the pass, and it is not
+ * resharded meanwhile. With wait 0 the call does not wait for the gather. Errors: STATE when its
+ * storage cannot be had (1 + prefetch units at once), or the unit computes. */
+HP_MUST_CHECK hp_status hp_unit_unshard(hp_unit *unit, int wait);
+HP_MUST_CHECK hp_status hp_unit_reshard(hp_unit *unit);
+
+/* Around a forward that is computed again for the backward to come (activation checkpointing), when
+ * that happens before hp_backward_begin: no use of the unit, asks for no backward of its own, and
+ * keeps the parameters for the backward. Several units may be recomputed before the backward of the
+ * last. Errors: STATE in a HP_EVALUATE pass, or before the unit's forward. */
+HP_MUST_CHECK hp_status hp_recompute_begin(hp_unit *unit);
+HP_MUST_CHECK hp_status hp_recompute_end(hp_unit *unit);
+
 /* Around the compute of a unit. A unit may be used several times in a pass (an embedding whose
  * table is also the head): as many backwards as forwards then, each writing a full gradient, and
  * all its forwards before the last of its backwards; the gradients are added up in fp32 and reduced
  * after the last, or at the end of the pass when there are fewer. Whoever computes a forward again
  * for the backward does it between hp_backward_begin and hp_backward_end, where the parameters can
- * be read: another hp_forward_begin would be another use, that asks for a backward of its own.
+ * be read, or in hp_recompute_begin and hp_recompute_end: another hp_forward_begin would be another
+ * use, that asks for a backward of its own.
  * The sums are 4 bytes (8 for fp64) for each element of the full unit, ordinary memory of this
  * rank: taken once, in the first backward that is not a unit's last of a HP_SYNC pass, when the
  * node has room for those of all its ranks. Errors: STATE when the order is impossible, naming the
@@ -275,13 +344,34 @@ typedef struct hp_fsdp_stats {
      * are first needed, once for each unit. */
     uint64_t shard_bytes, gather_bytes, grad_bytes, bucket_bytes, optimizer_bytes;
     uint64_t gathered_units; /* resident or on the way, now */
+    uint64_t pack_bytes;     /* packed and transient buffers of the fused modes */
+    uint64_t shared_bytes;   /* HP_MAPPED: this rank's part of what the shard group shares */
+    /* What all of these may be together by the rule of docs/memory.md, from the parameters' sizes
+     * alone; sums of HP_NO_SYNC and HP_DEFER_REPLICATE passes apart. */
+    uint64_t bound_bytes;
 } hp_fsdp_stats;
 HP_MUST_CHECK hp_status hp_fsdp_stats_get(const hp_fsdp *fsdp, hp_fsdp_stats *out_stats);
+/* The mode, after commit never HP_AUTO. */
+hp_mode hp_fsdp_mode(const hp_fsdp *fsdp);
 /* The operations of the last step (config.record), valid until the next begin, and the kind table
  * that names them (hp_op_print). */
 HP_MUST_CHECK hp_status hp_fsdp_recorded(const hp_fsdp *fsdp, const hp_op **out_ops,
                                          uint64_t *out_n, const hp_kind **out_kinds,
                                          uint32_t *out_n_kinds);
+
+/* Verify (hp_verify) the lists of all ranks: HP_VERIFY_PLAN, three steps as they will be planned
+ * (every unit's forward in the order of declaration, the backwards the other way, then an update),
+ * before the first pass; HP_VERIFY_RECORDED, the last two passes with what was applied between and
+ * after them (config.record). Every rank gets rank 0's verdict. Collective, between passes; of a
+ * virtual fsdp it is local, about all ranks of its mesh, and HP_VERIFY_PLAN alone. Errors: UNSOUND;
+ * STATE (inside a pass, nothing recorded); MEMORY; MISMATCH. */
+typedef enum hp_verify_what { HP_VERIFY_PLAN = 0, HP_VERIFY_RECORDED = 1 } hp_verify_what;
+HP_MUST_CHECK hp_status hp_fsdp_verify(hp_fsdp *fsdp, hp_verify_what what, hp_verdict *out_verdict);
+
+/* As hp_simulate needs it: the planned job of all ranks of the mesh. Owns: the caller, who gives it
+ * back. Local. */
+HP_MUST_CHECK hp_status hp_fsdp_job_create(hp_fsdp *fsdp, hp_job *out_job);
+void hp_fsdp_job_destroy(hp_job *job);
 
 #ifdef __cplusplus
 }

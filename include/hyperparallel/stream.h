@@ -115,6 +115,16 @@ typedef struct hp_op {
     uint64_t blocks; /* a collective along an inner dimension runs over so many blocks; else 1 */
 } hp_op;             /* 160 bytes, no padding */
 
+/* All that whoever reads a list of operations must know of a kind: when what an operation names is
+ * in use, and where lives begin and end. */
+typedef enum hp_role {
+    HP_ROLE_PLAIN = 0, /* while it runs; reads[k] that peers read, until it is drained */
+    HP_ROLE_ALLOCATE,  /* writes[0] begins a life */
+    HP_ROLE_RELEASE,   /* the life of reads[0] ends */
+    HP_ROLE_BEGIN, /* until the HP_ROLE_END that closes it, the next one of its unit; pairs nest */
+    HP_ROLE_END
+} hp_role;
+
 /* What an operation of a kind does. `context` is the executor's. */
 typedef struct hp_kind {
     const char *name;
@@ -122,12 +132,36 @@ typedef struct hp_kind {
     hp_status (*run)(void *context, const hp_op *op);
     /* May run in any waiting thread, and in two at once. NULL: drained when done. */
     hp_status (*drain)(void *context, const hp_op *op);
+    hp_role role;
 } hp_kind;
+
+/* What operations of one kind on one communicator take: fixed_ns + bytes * ns_per_byte, alone. */
+typedef struct hp_cost {
+    uint64_t fixed_ns;
+    double ns_per_byte; /* of hp_op.bytes */
+    uint32_t link; /* those of a rank that run on one link at the same time share its rate; 0: a
+                      link of its own */
+} hp_cost;
+
+/* How long things take in virtual time. What it points to must outlive its users. */
+typedef struct hp_cost_model {
+    size_t size;          /* sizeof(hp_cost_model) */
+    const hp_cost *costs; /* [n_kinds][n_comms]; row kind, column op.comm, 0 for local operations */
+    uint32_t n_kinds, n_comms;
+    /* [n_kinds]; NULL, or [n_units]: added to the operations of a unit, such as a layer's compute
+     * to its "forward_end". NULL: none. */
+    const uint64_t *const *unit_ns;
+    uint32_t n_units;
+} hp_cost_model;
+#define HP_COST_MODEL_INIT                                                                         \
+    { sizeof(hp_cost_model), 0, 0, 0, 0, 0 }
 
 typedef struct hp_executor hp_executor;
 typedef enum hp_executor_type {
     HP_EXECUTOR_THREAD = 0, /* a thread per stream; the compute stream is the caller */
-    HP_EXECUTOR_INLINE = 1  /* everything at once, in list order, in the caller */
+    HP_EXECUTOR_INLINE = 1, /* everything at once, in list order, in the caller */
+    HP_EXECUTOR_VIRTUAL = 2 /* moves nothing and advances a virtual clock: every peer is taken to be
+                               where this rank is. `run` is called, `drain` is not. */
 } hp_executor_type;
 
 typedef struct hp_executor_config {
@@ -144,9 +178,10 @@ typedef struct hp_executor_config {
     const char *delay; /* a rule as option HYPER_PARALLEL_DELAY takes it; NULL or "": none */
     /* Called first in each stream thread, with `context`; NULL: nothing. */
     void (*thread_start)(void *context);
+    const hp_cost_model *costs; /* of HP_EXECUTOR_VIRTUAL; NULL: nothing takes any time */
 } hp_executor_config;
 #define HP_EXECUTOR_CONFIG_INIT                                                                    \
-    { sizeof(hp_executor_config), HP_EXECUTOR_THREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(hp_executor_config), HP_EXECUTOR_THREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 typedef struct hp_executor_stats {
     uint64_t n_ops;                   /* run so far */
@@ -184,6 +219,87 @@ HP_MUST_CHECK hp_status hp_executor_drain(hp_executor *executor);
 uint64_t hp_executor_now_ns(const hp_executor *executor);
 void hp_executor_stats_get(const hp_executor *executor, hp_executor_stats *out_stats);
 void hp_executor_destroy(hp_executor *executor);
+
+/* ---- lists of all ranks: verified, simulated --------------------------------------------------
+ */
+
+/* A buffer as operations name it, the same on every rank. */
+typedef struct hp_buffer {
+    uint64_t bytes;
+    /* 0: each rank has its own memory for it. A communicator: the members of a rank's group on it
+     * have one memory together, and [begin, end) are the same bytes to all of them. */
+    uint32_t shared_by;
+} hp_buffer;
+
+typedef struct hp_list {
+    const hp_op *ops;
+    uint64_t n;
+} hp_list;
+
+/* What all ranks did, or are going to do: n_steps lists for each rank. When a step begins on a rank
+ * everything of its step before is drained there. */
+typedef struct hp_job {
+    size_t size; /* sizeof(hp_job) */
+    uint32_t n_ranks, n_steps;
+    const hp_list *lists; /* [n_steps][n_ranks] */
+    const hp_kind *kinds;
+    uint32_t n_kinds;
+    const hp_buffer *buffers; /* [n_buffers], by hp_ref.buffer; entry 0 is none */
+    uint32_t n_buffers;
+    const int *colors; /* [n_comms][n_ranks]: equal ones are one group; -1: in none. Row 0 unused */
+    uint32_t n_comms;
+    const char *const *units; /* names for messages, by op.unit; may be NULL */
+    uint32_t n_units;
+} hp_job;
+#define HP_JOB_INIT                                                                                \
+    { sizeof(hp_job), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+typedef enum hp_rule {
+    HP_RULE_NONE = 0, /* sound */
+    HP_RULE_LIST,     /* a list is broken: ids, events, kinds, ranges outside their buffer */
+    HP_RULE_LIFE,     /* a life is used before its allocate or after its release, or never ends */
+    HP_RULE_REUSE, /* a release, or a new life in the same bytes, before every reader is through */
+    HP_RULE_RACE,  /* two operations touch the same bytes, one writes, and neither comes first */
+    HP_RULE_MATCH, /* members of a communicator issue different collectives at one position */
+    HP_RULE_CYCLE  /* operations wait for each other in a circle */
+} hp_rule;
+const char *hp_rule_name(hp_rule rule); /* "sound", "list", "life" ... */
+
+typedef struct hp_verdict {
+    hp_rule rule;
+    /* The two operations that break it; the second is like the first where there is only one. */
+    struct {
+        uint32_t rank, step;
+        hp_op op;
+    } at[2];
+    uint64_t n_ops, n_accesses; /* looked at */
+    uint64_t peak_bytes;        /* the most that lives took at one time on one rank */
+    uint32_t peak_rank;
+} hp_verdict;
+
+/* Prove that a job is free of races, of use outside a life, of disagreement and of deadlock, from
+ * its lists alone: what a rank does in order on a stream, what operations wait for, and that a
+ * collective is done nowhere before it has begun everywhere, and drained only when it is done
+ * everywhere. Times are not evidence. `out_verdict` is set in any case where the arguments are
+ * right. Errors: UNSOUND, whose record names the rule and both operations with rank, step and unit;
+ * ARGUMENT, MEMORY. Threads: any. Source: Lamport 1978 (happens-before); Mattern 1989 (vector
+ * clocks). */
+HP_MUST_CHECK hp_status hp_verify(const hp_job *job, hp_verdict *out_verdict);
+
+/* When an operation ran, in virtual time. */
+typedef struct hp_moment {
+    uint64_t begin_ns, done_ns, drained_ns;
+} hp_moment;
+
+/* Run a job in virtual time: an operation begins when its stream is free and its waits have
+ * happened, a collective moves when all its members have begun it. `delay`: a rule of
+ * HYPER_PARALLEL_DELAY, NULL none. out_moments: [n_steps][n_ranks] pointers to the caller's arrays,
+ * each as long as its list; or NULL. out_stats: [n_ranks], busy and waited times; or NULL.
+ * out_end_ns: when the last rank is through. Errors: ARGUMENT, MEMORY, UNSOUND (a circle, or a
+ * collective that a member never comes to). */
+HP_MUST_CHECK hp_status hp_simulate(const hp_job *job, const hp_cost_model *costs,
+                                    const char *delay, hp_moment *const *out_moments,
+                                    hp_executor_stats *out_stats, uint64_t *out_end_ns);
 
 /* One line of text for an operation: kind, stream, unit, waits, refs. Returns the length. */
 int hp_op_print(const hp_op *op, const hp_kind *kinds, uint32_t n_kinds, char *text, size_t size);

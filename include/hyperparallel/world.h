@@ -107,6 +107,10 @@ hp_world *hp_group_world(const hp_group *group);
  * Errors: ARGUMENT when the sizes do not multiply to the world's size, naming both. */
 HP_MUST_CHECK hp_status hp_mesh_create(hp_world *world, const int *sizes, int n_dims,
                                        hp_mesh **out_mesh);
+/* A mesh of ranks that do not exist, as `rank` of them would see it: for planning, with
+ * HP_EXECUTOR_VIRTUAL. It has no world and no groups (NULL). Local. Errors: ARGUMENT, MEMORY. */
+HP_MUST_CHECK hp_status hp_mesh_create_virtual(const int *sizes, int n_dims, int rank,
+                                               hp_mesh **out_mesh);
 void hp_mesh_destroy(hp_mesh *mesh);
 int hp_mesh_n_dims(const hp_mesh *mesh);
 int hp_mesh_size(const hp_mesh *mesh, int dim);

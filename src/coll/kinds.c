@@ -133,7 +133,7 @@ static hp_status drain_op(void *context, const hp_op *op) {
 }
 
 const hp_kind hpi_coll_kinds[HPI_N_COLL_KINDS] = {
-    [HPI_KIND_ALL_GATHER] = {"all_gather", run_all_gather, drain_op},
-    [HPI_KIND_REDUCE_SCATTER] = {"reduce_scatter", run_reduce_scatter, drain_op},
-    [HPI_KIND_ALL_REDUCE] = {"all_reduce", run_all_reduce, drain_op},
+    [HPI_KIND_ALL_GATHER] = {"all_gather", run_all_gather, drain_op, HP_ROLE_PLAIN},
+    [HPI_KIND_REDUCE_SCATTER] = {"reduce_scatter", run_reduce_scatter, drain_op, HP_ROLE_PLAIN},
+    [HPI_KIND_ALL_REDUCE] = {"all_reduce", run_all_reduce, drain_op, HP_ROLE_PLAIN},
 };

@@ -142,19 +142,19 @@ static hp_status run_apply(void *context, const hp_op *op) {
 
 void hpi_fsdp_register_kinds(hp_kind *out_kinds) {
     static const hp_kind own[] = {
-        {"allocate", NULL, NULL},
-        {"release", NULL, NULL},
-        {"wait", NULL, NULL},
-        {"forward_begin", run_forward_begin, NULL},
-        {"forward_end", run_forward_end, NULL},
-        {"backward_begin", run_backward_begin, NULL},
-        {"backward_end", run_backward_end, NULL},
-        {"convert", run_convert, NULL},
-        {"accumulate", run_accumulate, NULL},
-        {"fold", run_fold, NULL},
-        {"divide", run_divide, NULL},
-        {"update", run_apply, NULL},
-        {"scale", run_apply, NULL},
+        {"allocate", NULL, NULL, HP_ROLE_ALLOCATE},
+        {"release", NULL, NULL, HP_ROLE_RELEASE},
+        {"wait", NULL, NULL, HP_ROLE_PLAIN},
+        {"forward_begin", run_forward_begin, NULL, HP_ROLE_BEGIN},
+        {"forward_end", run_forward_end, NULL, HP_ROLE_END},
+        {"backward_begin", run_backward_begin, NULL, HP_ROLE_BEGIN},
+        {"backward_end", run_backward_end, NULL, HP_ROLE_END},
+        {"convert", run_convert, NULL, HP_ROLE_PLAIN},
+        {"accumulate", run_accumulate, NULL, HP_ROLE_PLAIN},
+        {"fold", run_fold, NULL, HP_ROLE_PLAIN},
+        {"divide", run_divide, NULL, HP_ROLE_PLAIN},
+        {"update", run_apply, NULL, HP_ROLE_PLAIN},
+        {"scale", run_apply, NULL, HP_ROLE_PLAIN},
     };
     _Static_assert((int)HPI_OP_ALLOCATE == (int)HPI_N_COLL_KINDS, "the collectives come first");
     _Static_assert(sizeof own / sizeof *own == (int)HPI_OP_N_KINDS - (int)HPI_N_COLL_KINDS,

@@ -137,11 +137,15 @@ static inline void count_thread_start(void *context) {
 }
 
 static const hp_kind synthetic_kinds[N_KINDS] = {
-    [K_NOTE] = {"note", run_note, NULL},       [K_NOTHING] = {"nothing", NULL, NULL},
-    [K_SLEEP] = {"sleep", run_sleep, NULL},    [K_GATE] = {"gate", run_gate, NULL},
-    [K_FAIL] = {"fail", run_fail, NULL},       [K_MUTE] = {"mute", run_mute, NULL},
-    [K_SEND] = {"send", run_note, drain_send}, [K_BAD_DRAIN] = {"bad_drain", run_note, drain_bad},
-    [K_MIX] = {"mix", run_mix, NULL},
+    [K_NOTE] = {"note", run_note, NULL, HP_ROLE_PLAIN},
+    [K_NOTHING] = {"nothing", NULL, NULL, HP_ROLE_PLAIN},
+    [K_SLEEP] = {"sleep", run_sleep, NULL, HP_ROLE_PLAIN},
+    [K_GATE] = {"gate", run_gate, NULL, HP_ROLE_PLAIN},
+    [K_FAIL] = {"fail", run_fail, NULL, HP_ROLE_PLAIN},
+    [K_MUTE] = {"mute", run_mute, NULL, HP_ROLE_PLAIN},
+    [K_SEND] = {"send", run_note, drain_send, HP_ROLE_PLAIN},
+    [K_BAD_DRAIN] = {"bad_drain", run_note, drain_bad, HP_ROLE_PLAIN},
+    [K_MIX] = {"mix", run_mix, NULL, HP_ROLE_PLAIN},
 };
 
 static inline hp_executor *create_with(struct notes *notes, hp_executor_config config,

@@ -47,8 +47,8 @@ static hp_status run_hold(void *context, const hp_op *op) {
     return HP_OK;
 }
 
-static const hp_kind kinds[N_KINDS] = {
-    [K_SEND] = {"send", run_nothing, drain_send}, [K_HOLD] = {"hold", run_hold, NULL}};
+static const hp_kind kinds[N_KINDS] = {[K_SEND] = {"send", run_nothing, drain_send, HP_ROLE_PLAIN},
+                                       [K_HOLD] = {"hold", run_hold, NULL, HP_ROLE_PLAIN}};
 
 static hp_executor *create(seen *s) {
     hp_executor_config config = HP_EXECUTOR_CONFIG_INIT;

@@ -301,7 +301,7 @@ static void wrong_configs_are_refused(void **state) {
     config.n_units = 0;
     config.delay = "us=x";
     assert_create(&config, HP_ERR_ARGUMENT, "us=");
-    const hp_kind nameless = {NULL, run_note, NULL};
+    const hp_kind nameless = {NULL, run_note, NULL, HP_ROLE_PLAIN};
     config.delay = NULL;
     config.kinds = &nameless;
     config.n_kinds = 1;
