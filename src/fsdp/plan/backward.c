@@ -106,14 +106,14 @@ hp_status hpi_plan_backward_begin(hpi_plan *plan, uint32_t unit, hpi_burst *out_
 }
 
 /* Where backward has written a parameter's gradient. */
-static hp_ref grad_of(const hpi_plan *plan, uint32_t unit, const hpi_plan_param *p) {
+hp_ref hpi_grad_of(const hpi_plan *plan, uint32_t unit, const hpi_plan_param *p) {
     const hpi_plan_unit *description = &plan->config->units[unit];
     if (p->route == HPI_ROUTE_DIRECT)
         return hpi_ref_piece(description->bucket[p->bucket], p->bucket_begin, p->bucket_end);
     return hpi_ref_piece(plan->units[unit].grad, p->grad_begin, p->grad_end);
 }
 
-static void about_grad(hp_op *op, const hpi_plan_param *p, hp_ref grad) {
+void hpi_about_grad(hp_op *op, const hpi_plan_param *p, hp_ref grad) {
     op->param = p->param;
     op->dtype = op->wire = p->grad_dtype;
     op->reads[0] = grad;
@@ -129,7 +129,7 @@ static void accumulate(hpi_plan *plan, uint32_t unit) {
         if (p->route == HPI_ROUTE_NONE)
             continue;
         hp_op *op = hpi_emit(plan, HPI_OP_ACCUMULATE, HP_STREAM_COMPUTE, unit);
-        about_grad(op, p, grad_of(plan, unit, p));
+        hpi_about_grad(op, p, hpi_grad_of(plan, unit, p));
         op->writes[0] =
             hpi_ref_piece(description->accumulator, p->accumulator_begin, p->accumulator_end);
         if (u->is_accumulated)
@@ -152,7 +152,7 @@ static hp_event fold(hpi_plan *plan, uint32_t unit, hp_event computed) {
         if (p->route == HPI_ROUTE_NONE)
             continue;
         hp_op *op = hpi_emit(plan, HPI_OP_FOLD, HP_STREAM_COMPUTE, unit);
-        about_grad(op, p, grad_of(plan, unit, p));
+        hpi_about_grad(op, p, hpi_grad_of(plan, unit, p));
         op->reads[1] =
             hpi_ref_piece(description->accumulator, p->accumulator_begin, p->accumulator_end);
         op->writes[0] = op->reads[0];
@@ -160,40 +160,6 @@ static hp_event fold(hpi_plan *plan, uint32_t unit, hp_event computed) {
     }
     u->is_accumulated = false;
     return computed;
-}
-
-/* One parameter's way into the bucket; returns the event at which its slice is complete. */
-static hp_event emit_route(hpi_plan *plan, uint32_t unit, const hpi_plan_param *p,
-                           hp_event computed) {
-    const hpi_plan_unit *description = &plan->config->units[unit];
-    hpi_unit_state *u = &plan->units[unit];
-    if (p->route == HPI_ROUTE_NONE || p->route == HPI_ROUTE_DIRECT)
-        return 0;
-    hp_op *op;
-    if (p->route == HPI_ROUTE_CONVERT) {
-        op = hpi_emit(plan, HPI_OP_CONVERT, HP_STREAM_COMPUTE, unit);
-    } else {
-        op = hpi_emit_collective(plan, p->route == HPI_ROUTE_REDUCE_SCATTER ? 1 : 2,
-                                 HP_STREAM_REDUCE, HPI_COMM_REDUCE, unit);
-        hpi_wait_for(op, computed);
-        u->grad_drained = hpi_drained(op->id);
-    }
-    about_grad(op, p, grad_of(plan, unit, p));
-    op->blocks = p->blocks;
-    op->writes[0] = hpi_ref_piece(description->bucket[p->bucket], p->bucket_begin, p->bucket_end);
-    return hpi_done(op->id);
-}
-
-/* Step 3 of A3: issue the reductions of a unit over its shard group. */
-static void issue_reduce(hpi_plan *plan, uint32_t unit, hp_event computed) {
-    const hpi_plan_unit *description = &plan->config->units[unit];
-    hpi_unit_state *u = &plan->units[unit];
-    u->reduced = computed;
-    for (uint32_t j = 0; j < description->n_params; j++) {
-        const hp_event event = emit_route(plan, unit, &description->params[j], computed);
-        if (event)
-            u->reduced = event; /* streams are in order: the last one is enough */
-    }
 }
 
 static void emit_divide(hpi_plan *plan, uint32_t unit) {
@@ -261,7 +227,7 @@ static void replicate_after(hpi_plan *plan, uint32_t unit) {
 static void advance(hpi_plan *plan, uint32_t unit, hp_event computed) {
     const uint32_t previous = finish_reduce(plan);
     if (unit != HPI_NOBODY) {
-        issue_reduce(plan, unit, computed);
+        hpi_plan_way(plan, unit)->reduce(plan, unit, computed);
         plan->reducing = unit;
     }
     replicate_after(plan, previous);

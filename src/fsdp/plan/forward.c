@@ -55,26 +55,6 @@ static uint32_t take_storage(hpi_plan *plan, uint32_t unit, bool is_needed) {
     return config->storage_slots[slot];
 }
 
-static void emit_gathers(hpi_plan *plan, uint32_t unit, hp_event allocated) {
-    const hpi_plan_unit *description = &plan->config->units[unit];
-    hpi_unit_state *u = &plan->units[unit];
-    for (uint32_t j = 0; j < description->n_params; j++) {
-        const hpi_plan_param *p = &description->params[j];
-        if (!p->is_gathered)
-            continue;
-        hp_op *op = hpi_emit_collective(plan, 0, HP_STREAM_UNSHARD, HPI_COMM_UNSHARD, unit);
-        op->param = p->param;
-        op->dtype = op->wire = p->dtype;
-        op->blocks = p->blocks;
-        op->reads[0] = p->source;
-        op->writes[0] = hpi_ref_piece(u->storage, p->storage_begin, p->storage_end);
-        op->bytes = p->source.end - p->source.begin;
-        hpi_wait_for(op, allocated);
-        allocated = 0; /* the stream is in order: the first one's wait is enough */
-        u->gathered = hpi_done(op->id);
-    }
-}
-
 hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed) {
     hpi_unit_state *u = &plan->units[unit];
     const uint64_t bytes = plan->config->units[unit].storage_bytes;
@@ -91,7 +71,7 @@ hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed) {
         if (!buffer)
             return HP_OK;
         u->storage = hpi_emit_allocate(plan, unit, buffer, bytes);
-        emit_gathers(plan, unit, hpi_done(plan->next_id - 1));
+        hpi_plan_way(plan, unit)->gather(plan, unit, hpi_done(plan->next_id - 1));
     }
     u->residency = HPI_PENDING;
     return HP_OK;

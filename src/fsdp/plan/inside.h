@@ -2,11 +2,11 @@
  *
  * fsdp/plan/inside.h - the state of a plan and how operations are appended, for this folder alone.
  *
- * plan.c starts and ends passes, forward.c brings parameters and takes them back,
- * backward.c takes gradients to their buckets. Every function appends operations to plan->ops
- * and changes the state; nothing else. Waiting is an operation too (HPI_OP_WAIT on the compute
- * stream), so the list says all: what is issued, what is waited for, when memory begins and ends a
- * life.
+ * plan.c starts and ends passes, forward.c brings parameters and takes them back, backward.c takes
+ * gradients to their buckets; what a mode does in its own way has a file of its own, per_param.c.
+ * Every function appends operations to plan->ops and changes the state; nothing else. Waiting is an
+ * operation too (HPI_OP_WAIT on the compute stream), so the list says all: what is issued, what is
+ * waited for, when memory begins and ends a life.
  */
 #ifndef HPI_PLAN_INSIDE_H
 #define HPI_PLAN_INSIDE_H
@@ -77,6 +77,20 @@ uint32_t hpi_slot_of(const uint32_t *owners, uint32_t n, uint32_t owner);
 void hpi_burst_start(hpi_plan *plan);
 hp_status hpi_burst_finish(const hpi_plan *plan, hpi_burst *out_burst);
 
+/* How the units of a mode are brought and their gradients taken: all that modes differ in. */
+typedef struct hpi_way {
+    /* Parameters into the unit's storage, a life that begins at `allocated`. Sets `gathered`. */
+    void (*gather)(hpi_plan *plan, uint32_t unit, hp_event allocated);
+    /* Gradients, complete at `computed`, over the shard group into the unit's bucket. Sets
+     * `reduced`, and `grad_drained` unless it has given the slot back. */
+    void (*reduce)(hpi_plan *plan, uint32_t unit, hp_event computed);
+} hpi_way;
+/* plan.c: the one place that chooses. */
+const hpi_way *hpi_plan_way(const hpi_plan *plan, uint32_t unit);
+/* per_param.c */
+void hpi_per_param_gather(hpi_plan *plan, uint32_t unit, hp_event allocated);
+void hpi_per_param_reduce(hpi_plan *plan, uint32_t unit, hp_event computed);
+
 /* forward.c */
 /* Issue the gathers of a unit unless it is resident or on the way. */
 hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed);
@@ -84,6 +98,9 @@ hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed);
 hp_status hpi_plan_unshard_now(hpi_plan *plan, uint32_t unit);
 void hpi_plan_reshard(hpi_plan *plan, uint32_t unit);
 
+/* Where backward has written a parameter's gradient, and an operation that reads it from there. */
+hp_ref hpi_grad_of(const hpi_plan *plan, uint32_t unit, const hpi_plan_param *p);
+void hpi_about_grad(hp_op *op, const hpi_plan_param *p, hp_ref grad);
 /* backward.c: at the end of a HP_SYNC pass, every gradient to its bucket, divided. */
 void hpi_plan_finish_gradients(hpi_plan *plan);
 

@@ -94,6 +94,15 @@ uint32_t hpi_slot_of(const uint32_t *owners, uint32_t n, uint32_t owner) {
     return HPI_NOBODY;
 }
 
+/* ---- modes ------------------------------------------------------------------------------- */
+
+const hpi_way *hpi_plan_way(const hpi_plan *plan, uint32_t unit) {
+    static const hpi_way ways[] = {
+        [HP_PER_PARAM] = {hpi_per_param_gather, hpi_per_param_reduce},
+    };
+    return &ways[plan->config->units[unit].mode];
+}
+
 /* ---- begin, end, apply ------------------------------------------------------------------- */
 
 void hpi_plan_begin(hpi_plan *plan, hp_pass pass) {

@@ -66,6 +66,7 @@ typedef struct hpi_plan_param {
 } hpi_plan_param;
 
 typedef struct hpi_plan_unit {
+    hp_mode mode;                 /* how it is brought and reduced; never HP_AUTO */
     const hpi_plan_param *params; /* those with elements */
     uint32_t n_params;
     hp_ref shard, cast, bucket[2]; /* whole buffers; buffer 0: it has none */
