@@ -2,10 +2,10 @@
  *
  * delay.c - delays put before operations, for tests.
  *
- * A rule is kind=NAME|*,rank=N|*,us=N[,seed=N][,stream=NAME]; several are separated by ';' and add
- * up. What is left out matches everything, but `us` must be there. Without a seed the delay is
- * exactly `us`; with one it is uniform in [0, us] and depends on (seed, rank, ordinal of the
- * operation) alone, so that a run can be repeated whatever its threads do.
+ * A rule is kind=NAME|*,rank=N|*,us=N[,seed=N][,stream=NAME][,unit=NAME]; several are separated by
+ * ';' and add up. What is left out matches everything, but `us` must be there. Without a seed the
+ * delay is exactly `us`; with one it is uniform in [0, us] and depends on (seed, rank, ordinal of
+ * the operation) alone, so that a run can be repeated whatever its threads do.
  */
 #include "executor.h"
 
@@ -15,7 +15,7 @@
 
 struct rule {
     int32_t kind, stream; /* -1: any */
-    int64_t rank;         /* -1: any */
+    int64_t rank, unit;   /* -1: any */
     uint64_t us;
     uint64_t seed;
     bool has_us, has_seed;
@@ -74,6 +74,17 @@ static hp_status parse_stream(const char *text, int32_t *out_stream) {
                     text);
 }
 
+static hp_status parse_unit(const hp_executor_config *config, const char *text, int64_t *out_unit) {
+    for (uint32_t i = 0; config->units && i < config->n_units; i++)
+        if (config->units[i] && strcmp(config->units[i], text) == 0) {
+            *out_unit = i;
+            return HP_OK;
+        }
+    return HPI_FAIL(HP_ERR_ARGUMENT,
+                    "expected unit= of a delay to be one of %u units, or *, given \"%s\"",
+                    config->units ? config->n_units : 0, text);
+}
+
 static hp_status parse_rank(const char *text, int64_t *out_rank) {
     uint64_t rank = 0;
     HP_TRY(parse_number("rank", text, INT32_MAX, &rank));
@@ -100,14 +111,16 @@ static hp_status parse_part(const hp_executor_config *config, char *part, struct
         return is_any(value) ? HP_OK : parse_rank(value, &rule->rank);
     if (value && strcmp(part, "stream") == 0)
         return is_any(value) ? HP_OK : parse_stream(value, &rule->stream);
+    if (value && strcmp(part, "unit") == 0)
+        return is_any(value) ? HP_OK : parse_unit(config, value, &rule->unit);
     return HPI_FAIL(HP_ERR_ARGUMENT,
-                    "expected a delay to consist of kind=, rank=, us=, seed= and stream=, given "
-                    "\"%s\"",
+                    "expected a delay to consist of kind=, rank=, us=, seed=, stream= and unit=, "
+                    "given \"%s\"",
                     part);
 }
 
 static hp_status parse_rule(const hp_executor_config *config, char *text, struct rule *out_rule) {
-    struct rule rule = {.kind = -1, .stream = -1, .rank = -1};
+    struct rule rule = {.kind = -1, .stream = -1, .rank = -1, .unit = -1};
     char *rest = NULL;
     for (char *part = strtok_r(text, ",", &rest); part; part = strtok_r(NULL, ",", &rest))
         HP_TRY(parse_part(config, part, &rule));
@@ -168,7 +181,8 @@ uint64_t hpi_delay_ns(const hpi_delay *delay, const hp_op *op, uint64_t ordinal)
     for (uint32_t i = 0; delay && i < delay->n_rules; i++) {
         const struct rule *rule = &delay->rules[i];
         if ((rule->kind < 0 || rule->kind == op->kind) &&
-            (rule->stream < 0 || rule->stream == op->stream))
+            (rule->stream < 0 || rule->stream == op->stream) &&
+            (rule->unit < 0 || rule->unit == op->unit))
             sum_ns +=
                 rule->has_seed ? random_delay_ns(rule, delay->rank, ordinal) : rule->us * 1000;
     }

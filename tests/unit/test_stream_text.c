@@ -183,11 +183,15 @@ static void lines_are_cut_like_snprintf_s(void **state) {
 
 /* ---- delays ---------------------------------------------------------------------------------- */
 
+static const char *const unit_names[] = {"first", "second"};
+
 static hpi_delay *make_delay(const char *text, int rank) {
     hp_executor_config config = HP_EXECUTOR_CONFIG_INIT;
     hpi_delay *delay = NULL;
     config.kinds = synthetic_kinds;
     config.n_kinds = N_KINDS;
+    config.units = unit_names;
+    config.n_units = 2;
     config.delay = text;
     config.rank = rank;
     assert_int_equal(hpi_delay_create(&config, &delay), HP_OK);
@@ -230,6 +234,19 @@ static void rules_match_kind_rank_and_stream(void **state) {
                          cases[i].us * 1000);
 }
 
+static void rules_match_unit(void **state) {
+    (void)state;
+    hpi_delay *delay = make_delay("us=1;us=10,unit=first;us=100,unit=second;us=1000,unit=*", 0);
+    hp_op op = make_op(0, K_NOTE, 0, 0);
+    op.unit = 0;
+    assert_int_equal(hpi_delay_ns(delay, &op, 0), 1011 * 1000);
+    op.unit = 1;
+    assert_int_equal(hpi_delay_ns(delay, &op, 0), 1101 * 1000);
+    op.unit = UINT32_MAX; /* nobody's */
+    assert_int_equal(hpi_delay_ns(delay, &op, 0), 1001 * 1000);
+    hpi_delay_destroy(delay);
+}
+
 static void seeded_delays_can_be_repeated(void **state) {
     (void)state;
     enum { N = 2000 };
@@ -263,6 +280,7 @@ static void bad_rules_name_the_part(void **state) {
         {"rank=x,us=1", "expected rank="},
         {"seed=1.5,us=1", "expected seed="},
         {"stream=fast,us=1", "given \"fast\""},
+        {"unit=third,us=1", "unit= of a delay to be one of 0 units, or *, given \"third\""},
         {"ms=1", "given \"ms\""},
         {"us", "given \"us\""},
         {"kind=send,rank=1", "us= in every rule"},
@@ -313,6 +331,7 @@ int main(void) {
         cmocka_unit_test(operations_as_lines),
         cmocka_unit_test(lines_are_cut_like_snprintf_s),
         cmocka_unit_test(rules_match_kind_rank_and_stream),
+        cmocka_unit_test(rules_match_unit),
         cmocka_unit_test(seeded_delays_can_be_repeated),
         cmocka_unit_test(bad_rules_name_the_part),
         cmocka_unit_test(delays_come_before_operations),
