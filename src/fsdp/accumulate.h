@@ -11,7 +11,7 @@
 
 #include "../base/base.h"
 
-/* sum += grad. dtype: of grad: fp64, fp32 or bf16; sum is in its sum dtype. */
+/* sum += grad. dtype: of grad: fp64, fp32, bf16 or fp16; sum is in its sum dtype. */
 void hpi_accumulate(void *sum, const void *grad, hp_dtype dtype, uint64_t n);
 /* grad = sum + grad, rounded once to dtype. */
 void hpi_fold(void *grad, const void *sum, hp_dtype dtype, uint64_t n);

@@ -14,61 +14,7 @@
 
 enum { NOBODY = UINT32_MAX };
 
-/* ---- modes ------------------------------------------------------------------------------- */
-
-hp_status hp_mode_parse(const char *name, hp_mode *out_mode) {
-    if (!name || !out_mode || strcmp(name, "per-param") != 0)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a mode, per-param, given \"%s\"",
-                        name ? name : "(null)");
-    *out_mode = HP_PER_PARAM;
-    return HP_OK;
-}
-
-const char *hp_mode_name(hp_mode mode) {
-    return mode == HP_PER_PARAM ? "per-param" : "?";
-}
-
 /* ---- create and destroy ------------------------------------------------------------------ */
-
-/* What the precision policy takes. */
-static hp_status check_dtype(const char *field, int dtype) {
-    if (dtype == HP_OWN_DTYPE || dtype == HP_FP32 || dtype == HP_BF16)
-        return HP_OK;
-    const bool is_dtype = dtype >= 0 && hp_dtype_size((hp_dtype)dtype);
-    return HPI_FAIL(is_dtype ? HP_ERR_UNSUPPORTED : HP_ERR_ARGUMENT,
-                    "expected %s HP_FP32, HP_BF16 or HP_OWN_DTYPE, given %d (%s)", field, dtype,
-                    is_dtype ? hp_dtype_name((hp_dtype)dtype) : "no dtype");
-}
-
-static hp_status check_config(const hp_mesh *mesh, const hp_fsdp_config *c) {
-    if (c->size != sizeof *c)
-        return HPI_FAIL(HP_ERR_VERSION,
-                        "expected hp_fsdp_config of %zu bytes, given %zu: use HP_FSDP_CONFIG_INIT",
-                        sizeof *c, c->size);
-    if (hp_mesh_n_dims(mesh) < 1 || hp_mesh_n_dims(mesh) > 2)
-        return HPI_FAIL(
-            HP_ERR_ARGUMENT,
-            "expected a mesh of one dimension (shard) or two (replicate, shard), given %d",
-            hp_mesh_n_dims(mesh));
-    if (c->mode != HP_PER_PARAM)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected mode HP_PER_PARAM, given %d", (int)c->mode);
-    if (c->prefetch < 0 || c->prefetch > HPI_MAX_SLOTS - 2)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected prefetch in [0, %d], given %d",
-                        HPI_MAX_SLOTS - 2, c->prefetch);
-    if (c->schedule != HP_OVERLAP && c->schedule != HP_SERIAL)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected schedule HP_OVERLAP or HP_SERIAL, given %d",
-                        (int)c->schedule);
-    if (c->executor != HP_EXECUTOR_THREAD && c->executor != HP_EXECUTOR_INLINE)
-        return HPI_FAIL(HP_ERR_ARGUMENT,
-                        "expected executor HP_EXECUTOR_THREAD or HP_EXECUTOR_INLINE, given %d",
-                        (int)c->executor);
-    if (c->replay_after < 0 || (c->replay_after && !c->record))
-        return HPI_FAIL(HP_ERR_ARGUMENT,
-                        "expected replay_after of at least 0, with record, given %d and %d",
-                        c->replay_after, c->record);
-    HP_TRY(check_dtype("param_dtype", c->param_dtype));
-    return check_dtype("reduce_dtype", c->reduce_dtype);
-}
 
 static hp_status take_groups(hp_fsdp *fsdp) {
     const int shard_dim = hp_mesh_n_dims(fsdp->mesh) - 1;
@@ -93,7 +39,7 @@ hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config, hp_fsdp **
     static const hp_fsdp_config defaults = HP_FSDP_CONFIG_INIT;
     if (!mesh || !out_fsdp)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a mesh and out_fsdp, given NULL");
-    HP_TRY(check_config(mesh, config ? config : &defaults));
+    HP_TRY(hpi_config_check(mesh, config ? config : &defaults));
     hp_fsdp *fsdp = hpi_alloc(1, sizeof *fsdp);
     if (!fsdp)
         return HP_ERR_MEMORY;

@@ -122,6 +122,8 @@ static inline bool hpi_param_is_owned(const hpi_param *p) {
 enum { HPI_APPLY_UPDATE = 0, HPI_APPLY_SCALE = 1 };
 hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context);
 hp_status hpi_param_refresh_cast(const hp_unit *unit, const hpi_param *param);
+/* config.c: what hp_fsdp_create is given. */
+hp_status hpi_config_check(const hp_mesh *mesh, const hp_fsdp_config *config);
 /* buffers.c: lay everything out, take symmetric memory for it and bind it. Collective. */
 hp_status hpi_fsdp_take_memory(hp_fsdp *fsdp);
 /* The unit's accumulator is there from now on. */

@@ -415,13 +415,36 @@ static void bad_declarations(hp_world *world, void *argument) {
 
 static void test_mode_names(void **state) {
     (void)state;
+    static const char *const names[] = {"per-param", "fused", "fused-zero-copy", "mapped", "auto"};
     hp_mode mode;
-    assert_int_equal(hp_mode_parse("per-param", &mode), HP_OK);
-    assert_int_equal(mode, HP_PER_PARAM);
-    assert_string_equal(hp_mode_name(mode), "per-param");
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(hp_mode_parse(names[i], &mode), HP_OK);
+        assert_int_equal(mode, (hp_mode)i);
+        assert_string_equal(hp_mode_name(mode), names[i]);
+    }
+    assert_string_equal(hp_mode_name((hp_mode)5), "?");
     assert_int_equal(hp_mode_parse("per-parm", &mode), HP_ERR_ARGUMENT);
-    assert_non_null(strstr(hp_last_error(), "per-parm"));
+    assert_non_null(
+        strstr(hp_last_error(), "fused-zero-copy, mapped or auto), given \"per-parm\""));
     assert_int_equal(hp_mode_parse(NULL, &mode), HP_ERR_ARGUMENT);
+    assert_int_equal(hp_mode_parse("auto", NULL), HP_ERR_ARGUMENT);
+}
+
+static void test_schedule_names(void **state) {
+    (void)state;
+    static const char *const names[] = {"full", "serial", "prefetch"};
+    hp_schedule schedule;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(hp_schedule_parse(names[i], &schedule), HP_OK);
+        assert_int_equal(schedule, (hp_schedule)i);
+        assert_string_equal(hp_schedule_name(schedule), names[i]);
+    }
+    assert_int_equal(hp_schedule_parse("overlap", &schedule), HP_OK);
+    assert_int_equal(schedule, HP_OVERLAP);
+    assert_string_equal(hp_schedule_name((hp_schedule)3), "?");
+    assert_int_equal(hp_schedule_parse("ful", &schedule), HP_ERR_ARGUMENT);
+    assert_non_null(strstr(hp_last_error(), "serial, prefetch or full), given \"ful\""));
+    assert_int_equal(hp_schedule_parse("full", NULL), HP_ERR_ARGUMENT);
 }
 
 /* ---- a gradient on some ranks only (F15) ------------------------------------------------- */
@@ -548,6 +571,7 @@ static void test_scaling(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mode_names),
+        cmocka_unit_test(test_schedule_names),
         cmocka_unit_test(test_tie_across_units),
         cmocka_unit_test(test_tie_inside_a_unit),
         cmocka_unit_test(test_tie_by_name),

@@ -16,13 +16,13 @@ static void bad_precision(hp_world *world, void *argument) {
     hp_unit *unit;
     hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
     hp_fsdp_destroy(fsdp);
-    config.param_dtype = HP_FP16;
+    config.param_dtype = HP_INT8;
     FAILS_SAYING(hp_fsdp_create(mesh, &config, &fsdp), HP_ERR_UNSUPPORTED,
-                 "param_dtype HP_FP32, HP_BF16 or HP_OWN_DTYPE, given 2 (fp16)");
+                 "param_dtype HP_FP32, HP_BF16, HP_FP16 or HP_OWN_DTYPE, given 6 (int8)");
     config.param_dtype = HP_BF16;
     config.reduce_dtype = 99;
     FAILS_SAYING(hp_fsdp_create(mesh, &config, &fsdp), HP_ERR_ARGUMENT,
-                 "reduce_dtype HP_FP32, HP_BF16 or HP_OWN_DTYPE, given 99 (no dtype)");
+                 "reduce_dtype HP_FP32, HP_BF16, HP_FP16 or HP_OWN_DTYPE, given 99 (no dtype)");
     config.reduce_dtype = hp_world_rank(world) == 1 ? HP_FP32 : HP_OWN_DTYPE;
     hp_param p = vector("w", 8);
     RANK_OK(hp_fsdp_create(mesh, &config, &fsdp));
