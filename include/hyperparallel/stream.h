@@ -179,9 +179,10 @@ typedef struct hp_executor_config {
     /* Called first in each stream thread, with `context`; NULL: nothing. */
     void (*thread_start)(void *context);
     const hp_cost_model *costs; /* of HP_EXECUTOR_VIRTUAL; NULL: nothing takes any time */
+    uint32_t first_step;        /* its number in the trace */
 } hp_executor_config;
 #define HP_EXECUTOR_CONFIG_INIT                                                                    \
-    { sizeof(hp_executor_config), HP_EXECUTOR_THREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(hp_executor_config), HP_EXECUTOR_THREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 typedef struct hp_executor_stats {
     uint64_t n_ops;                   /* run so far */
@@ -292,8 +293,10 @@ typedef struct hp_moment {
 } hp_moment;
 
 /* Run a job in virtual time: an operation begins when its stream is free and its waits have
- * happened, a collective moves when all its members have begun it. `delay`: a rule of
- * HYPER_PARALLEL_DELAY, NULL none. out_moments: [n_steps][n_ranks] pointers to the caller's arrays,
+ * happened, a collective moves when all its members have begun it, and is done and drained on all
+ * of them at once. What stands in a list behind a HP_ROLE_BEGIN or HP_ROLE_END of the compute
+ * stream begins after it: the caller submits it then. `delay`: a rule of HYPER_PARALLEL_DELAY, NULL
+ * none. out_moments: [n_steps][n_ranks] pointers to the caller's arrays,
  * each as long as its list; or NULL. out_stats: [n_ranks], busy and waited times; or NULL.
  * out_end_ns: when the last rank is through. Errors: ARGUMENT, MEMORY, UNSOUND (a circle, or a
  * collective that a member never comes to). */

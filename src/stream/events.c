@@ -12,6 +12,7 @@
 
 static hp_status take_memory(hpi_ops *o, const hp_executor_config *config) {
     o->config = *config;
+    o->step = config->first_step;
     o->ops = hpi_alloc(config->max_ops, sizeof *o->ops);
     o->is_drained = o->ops ? hpi_alloc(config->max_ops, sizeof *o->is_drained) : NULL;
     return o->is_drained ? hpi_delay_create(config, &o->delay) : HP_ERR_MEMORY;
@@ -42,7 +43,7 @@ hp_status hpi_ops_failure(const hpi_ops *o) {
 }
 
 /* Keep this thread's record if it is the executor's first failure. */
-static hp_status fail(hpi_ops *o, const hp_op *op, hp_status status) {
+hp_status hpi_ops_fail(hpi_ops *o, const hp_op *op, hp_status status) {
     hp_error mine;
     hp_last_error_get(&mine);
     if (mine.status != status) {
@@ -81,7 +82,7 @@ static hp_status check_op(const hpi_ops *o, const hp_op *op, uint32_t id) {
     return HP_OK;
 }
 
-hp_status hpi_ops_append(hpi_ops *o, const hp_op *ops, uint64_t n_ops) {
+hp_status hpi_ops_check(const hpi_ops *o, const hp_op *ops, uint64_t n_ops) {
     if (!ops && n_ops)
         return HPI_FAIL_RANK(HP_ERR_ARGUMENT, o->config.rank,
                              "expected %llu operations, given NULL", (unsigned long long)n_ops);
@@ -91,6 +92,11 @@ hp_status hpi_ops_append(hpi_ops *o, const hp_op *ops, uint64_t n_ops) {
                              o->config.max_ops, (unsigned long long)n_ops, o->n_ops);
     for (uint32_t i = 0; i < n_ops; i++)
         HP_TRY(check_op(o, &ops[i], o->n_ops + i));
+    return HP_OK;
+}
+
+hp_status hpi_ops_append(hpi_ops *o, const hp_op *ops, uint64_t n_ops) {
+    HP_TRY(hpi_ops_check(o, ops, n_ops));
     for (uint32_t i = 0; i < n_ops; i++) {
         const bool is_drained = !o->config.kinds[ops[i].kind].drain;
         o->ops[o->n_ops + i] = ops[i];
@@ -140,6 +146,19 @@ static void add_span(const hpi_ops *o, unsigned stream, const char *name, const 
     hp_trace_span(o->config.trace, stream, &span);
 }
 
+void hpi_ops_count(hpi_ops *o, const hp_op *op, uint64_t begin_ns, uint64_t end_ns) {
+    atomic_fetch_add_explicit(&o->n_run, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&o->busy_ns[op->stream], end_ns - begin_ns, memory_order_relaxed);
+    add_span(o, op->stream, o->config.kinds[op->kind].name, op, begin_ns, end_ns, op->bytes);
+}
+
+void hpi_ops_count_still(hpi_ops *o, const char *name, uint32_t id, uint64_t begin_ns,
+                         uint64_t end_ns) {
+    const hp_op *op = &o->ops[id];
+    atomic_fetch_add_explicit(&o->waited_ns[op->stream], end_ns - begin_ns, memory_order_relaxed);
+    add_span(o, HP_STREAM_COMPUTE, name, op, begin_ns, end_ns, 0);
+}
+
 hp_status hpi_ops_run(hpi_ops *o, const hp_op *op) {
     const hp_kind *kind = &o->config.kinds[op->kind];
     const uint64_t delay_ns = hpi_delay_ns(o->delay, op, o->n_earlier + op->id);
@@ -147,18 +166,12 @@ hp_status hpi_ops_run(hpi_ops *o, const hp_op *op) {
     if (delay_ns)
         hpi_sleep_ns(delay_ns);
     const hp_status status = kind->run ? kind->run(o->config.context, op) : HP_OK;
-    const uint64_t end_ns = kind->run || delay_ns ? hpi_now_ns() : begin_ns;
-    atomic_fetch_add_explicit(&o->n_run, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&o->busy_ns[op->stream], end_ns - begin_ns, memory_order_relaxed);
-    add_span(o, op->stream, kind->name, op, begin_ns, end_ns, op->bytes);
-    return status < 0 ? fail(o, op, status) : HP_OK;
+    hpi_ops_count(o, op, begin_ns, kind->run || delay_ns ? hpi_now_ns() : begin_ns);
+    return status < 0 ? hpi_ops_fail(o, op, status) : HP_OK;
 }
 
 void hpi_ops_stood_still(hpi_ops *o, const char *name, uint32_t id, uint64_t begin_ns) {
-    const hp_op *op = &o->ops[id];
-    const uint64_t end_ns = hpi_now_ns();
-    atomic_fetch_add_explicit(&o->waited_ns[op->stream], end_ns - begin_ns, memory_order_relaxed);
-    add_span(o, HP_STREAM_COMPUTE, name, op, begin_ns, end_ns, 0);
+    hpi_ops_count_still(o, name, id, begin_ns, hpi_now_ns());
 }
 
 hp_status hpi_ops_drain(hpi_ops *o, uint32_t id, bool is_compute) {
@@ -170,7 +183,7 @@ hp_status hpi_ops_drain(hpi_ops *o, uint32_t id, bool is_compute) {
     if (is_compute)
         hpi_ops_stood_still(o, hpi_span_drain, id, begin_ns);
     if (status < 0)
-        return fail(o, op, status);
+        return hpi_ops_fail(o, op, status);
     atomic_store_explicit(&o->is_drained[id], true, memory_order_release);
     return HP_OK;
 }

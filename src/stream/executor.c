@@ -9,9 +9,14 @@
 enum { DEFAULT_MAX_OPS = 65536, MOST_MAX_OPS = 1 << 30 }; /* an event is twice an id */
 
 static hp_status check_config(const hp_executor_config *config) {
-    if (config->type != HP_EXECUTOR_THREAD && config->type != HP_EXECUTOR_INLINE)
+    if ((unsigned)config->type > HP_EXECUTOR_VIRTUAL)
         return HPI_FAIL_RANK(HP_ERR_ARGUMENT, config->rank,
-                             "expected HP_EXECUTOR_THREAD (0) or HP_EXECUTOR_INLINE (1), given %d",
+                             "expected HP_EXECUTOR_THREAD (0), HP_EXECUTOR_INLINE (1) or "
+                             "HP_EXECUTOR_VIRTUAL (2), given %d",
+                             (int)config->type);
+    if (config->costs && config->type != HP_EXECUTOR_VIRTUAL)
+        return HPI_FAIL_RANK(HP_ERR_ARGUMENT, config->rank,
+                             "expected costs for HP_EXECUTOR_VIRTUAL alone, given executor type %d",
                              (int)config->type);
     if (!config->kinds || config->n_kinds == 0 || config->n_kinds > UINT16_MAX + 1)
         return HPI_FAIL_RANK(HP_ERR_ARGUMENT, config->rank,
@@ -47,6 +52,10 @@ static hp_status read_config(const hp_executor_config *given, hp_executor_config
 }
 
 hp_status hp_executor_create(const hp_executor_config *config, hp_executor **out_executor) {
+    static hp_status (*const creators[])(const hp_executor_config *, hp_executor **) = {
+        [HP_EXECUTOR_THREAD] = hpi_thread_executor_create,
+        [HP_EXECUTOR_INLINE] = hpi_inline_executor_create,
+        [HP_EXECUTOR_VIRTUAL] = hpi_virtual_executor_create};
     hp_executor_config own;
     if (!config || !out_executor)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a config and a place for the executor, given %s",
@@ -54,8 +63,7 @@ hp_status hp_executor_create(const hp_executor_config *config, hp_executor **out
     HP_TRY(read_config(config, &own));
     for (unsigned i = 0; own.trace && i < HP_N_STREAMS; i++)
         HP_TRY(hp_trace_name_stream(own.trace, i, hp_stream_id_name(i)));
-    return own.type == HP_EXECUTOR_THREAD ? hpi_thread_executor_create(&own, out_executor)
-                                          : hpi_inline_executor_create(&own, out_executor);
+    return creators[own.type](&own, out_executor);
 }
 
 static hp_status enter(hp_executor *executor, const char *call) {

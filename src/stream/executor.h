@@ -34,6 +34,7 @@ struct hp_executor {
 
 hp_status hpi_thread_executor_create(const hp_executor_config *config, hp_executor **out_executor);
 hp_status hpi_inline_executor_create(const hp_executor_config *config, hp_executor **out_executor);
+hp_status hpi_virtual_executor_create(const hp_executor_config *config, hp_executor **out_executor);
 
 /* ---- delays ------------------------------------------------------------------------------- */
 
@@ -68,6 +69,8 @@ typedef struct hpi_ops {
 hp_status hpi_ops_create(const hp_executor_config *config, hpi_ops *o);
 void hpi_ops_destroy(hpi_ops *o);
 
+/* Could this list be appended? Errors: ARGUMENT. */
+hp_status hpi_ops_check(const hpi_ops *o, const hp_op *ops, uint64_t n_ops);
 /* Check a list and append it, or leave everything as it was. Errors: ARGUMENT. */
 hp_status hpi_ops_append(hpi_ops *o, const hp_op *ops, uint64_t n_ops);
 /* ARGUMENT for an event of an operation that was not submitted yet. */
@@ -84,6 +87,12 @@ hp_status hpi_ops_run(hpi_ops *o, const hp_op *op);
 hp_status hpi_ops_drain(hpi_ops *o, uint32_t id, bool is_compute);
 /* The compute stream stood still from `begin_ns` until now; `name` of the span is a literal. */
 void hpi_ops_stood_still(hpi_ops *o, const char *name, uint32_t id, uint64_t begin_ns);
+/* The same for who runs operations himself, in a time of his own: one was run, or stood still for;
+ * one has failed, with this thread's record. */
+void hpi_ops_count(hpi_ops *o, const hp_op *op, uint64_t begin_ns, uint64_t end_ns);
+void hpi_ops_count_still(hpi_ops *o, const char *name, uint32_t id, uint64_t begin_ns,
+                         uint64_t end_ns);
+hp_status hpi_ops_fail(hpi_ops *o, const hp_op *op, hp_status status);
 /* HP_OK, or the first failure, which becomes the calling thread's record. */
 hp_status hpi_ops_failure(const hpi_ops *o);
 void hpi_ops_stats(const hpi_ops *o, hp_executor_stats *out_stats);

@@ -3,7 +3,8 @@
  * mesh.c - a row-major mesh over the world, one group per dimension.
  *
  * The ranks agree on the sizes first, over the world's set-up lines, so that a mesh that differs
- * between ranks is an error that names them instead of groups that never meet.
+ * between ranks is an error that names them instead of groups that never meet. A virtual mesh is
+ * sizes and a place alone.
  */
 #include "inside.h"
 
@@ -26,19 +27,27 @@ static void sizes_text(const uint64_t *sizes, int n_dims, char *text, size_t siz
                                    (unsigned long long)sizes[i]);
 }
 
-static hp_status check_sizes(const hp_world *world, const int *sizes, int n_dims) {
-    uint64_t words[MAX_MESH_DIMS], product = 1;
-    char text[SIZES_TEXT_BYTES];
+/* Their product too, at most INT32_MAX + 1: too large, and stays so. */
+static hp_status multiply_sizes(const int *sizes, int n_dims, uint64_t *out_product) {
+    uint64_t product = 1;
     for (int i = 0; i < n_dims; i++) {
         if (sizes[i] < 1)
             return HPI_FAIL(HP_ERR_ARGUMENT,
                             "expected mesh sizes of at least 1, given %d in "
                             "dimension %d",
                             sizes[i], i);
-        words[i] = (uint64_t)sizes[i];
-        if (!hpi_multiply(product, words[i], &product))
-            product = UINT64_MAX / (uint64_t)INT32_MAX; /* too large, and stays so */
+        product = hpi_min(product * (uint64_t)sizes[i], (uint64_t)INT32_MAX + 1);
     }
+    *out_product = product;
+    return HP_OK;
+}
+
+static hp_status check_sizes(const hp_world *world, const int *sizes, int n_dims) {
+    uint64_t words[MAX_MESH_DIMS], product = 1;
+    char text[SIZES_TEXT_BYTES];
+    HP_TRY(multiply_sizes(sizes, n_dims, &product));
+    for (int i = 0; i < n_dims; i++)
+        words[i] = (uint64_t)sizes[i];
     sizes_text(words, n_dims, text, sizeof text);
     if (product != (uint64_t)world->n_ranks)
         return HPI_FAIL(HP_ERR_ARGUMENT,
@@ -95,11 +104,11 @@ static hp_status agree_sizes(hp_world *world, const int *sizes, int n_dims, hp_s
     return status;
 }
 
-static void find_place(hp_mesh *mesh) {
+static void find_place(hp_mesh *mesh, int rank) {
     int stride = 1;
     for (int i = mesh->n_dims - 1; i >= 0; i--) {
         mesh->strides[i] = stride;
-        mesh->coordinates[i] = mesh->world->rank / stride % mesh->sizes[i];
+        mesh->coordinates[i] = rank / stride % mesh->sizes[i];
         stride *= mesh->sizes[i];
     }
 }
@@ -136,7 +145,7 @@ hp_status hp_mesh_create(hp_world *world, const int *sizes, int n_dims, hp_mesh 
     mesh->world = world;
     mesh->n_dims = n_dims;
     memcpy(mesh->sizes, sizes, (size_t)n_dims * sizeof *sizes);
-    find_place(mesh);
+    find_place(mesh, world->rank);
     status = agree_sizes(world, sizes, n_dims, HP_OK);
     for (int i = 0; i < n_dims && !status; i++)
         status = create_dim(mesh, i);
@@ -145,6 +154,27 @@ hp_status hp_mesh_create(hp_world *world, const int *sizes, int n_dims, hp_mesh 
     else
         *out_mesh = mesh;
     return status;
+}
+
+hp_status hp_mesh_create_virtual(const int *sizes, int n_dims, int rank, hp_mesh **out_mesh) {
+    uint64_t n_ranks = 0;
+    if (!sizes || !out_mesh || n_dims < 1 || n_dims > MAX_MESH_DIMS)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected 1 to %d sizes and a place for the mesh, given %p, %d sizes, %p",
+                        MAX_MESH_DIMS, (const void *)sizes, n_dims, (void *)out_mesh);
+    HP_TRY(multiply_sizes(sizes, n_dims, &n_ranks));
+    if (n_ranks > INT32_MAX || rank < 0 || (uint64_t)rank >= n_ranks)
+        return HPI_FAIL(
+            HP_ERR_ARGUMENT, "expected at most %d ranks and one of them, given %llu%s and rank %d",
+            INT32_MAX, (unsigned long long)n_ranks, n_ranks > INT32_MAX ? " or more" : "", rank);
+    hp_mesh *mesh = hpi_alloc(1, sizeof *mesh);
+    if (!mesh)
+        return HP_ERR_MEMORY;
+    mesh->n_dims = n_dims;
+    memcpy(mesh->sizes, sizes, (size_t)n_dims * sizeof *sizes);
+    find_place(mesh, rank);
+    *out_mesh = mesh;
+    return HP_OK;
 }
 
 void hp_mesh_destroy(hp_mesh *mesh) {

@@ -285,7 +285,7 @@ static void wrong_configs_are_refused(void **state) {
     assert_create(&config, HP_ERR_ARGUMENT, "table of 1 to 65536 kinds");
     config.kinds = synthetic_kinds;
     config.n_kinds = N_KINDS;
-    config.type = (hp_executor_type)2;
+    config.type = (hp_executor_type)3;
     assert_create(&config, HP_ERR_ARGUMENT, "given 2");
     config.type = HP_EXECUTOR_INLINE;
     config.size = 8;
