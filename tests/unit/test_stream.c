@@ -286,7 +286,7 @@ static void wrong_configs_are_refused(void **state) {
     config.kinds = synthetic_kinds;
     config.n_kinds = N_KINDS;
     config.type = (hp_executor_type)3;
-    assert_create(&config, HP_ERR_ARGUMENT, "given 2");
+    assert_create(&config, HP_ERR_ARGUMENT, "given 3");
     config.type = HP_EXECUTOR_INLINE;
     config.size = 8;
     assert_create(&config, HP_ERR_VERSION, "given 8");
