@@ -54,6 +54,13 @@ static hp_status out_dtype_of(const hp_op *op, uint64_t elements, bool is_sum,
     return HP_OK;
 }
 
+/* fp32 contributions may be narrower on the wire than in memory. */
+static hp_wire wire_of(const hp_op *op) {
+    if (op->dtype != HP_FP32)
+        return HP_WIRE_FULL;
+    return op->wire == HP_FP16 ? HP_WIRE_FP16 : op->wire == HP_BF16 ? HP_WIRE_BF16 : HP_WIRE_FULL;
+}
+
 /* Layers are often alike, so sizes alone would not tell that two ranks are at different ones. */
 static uint32_t tag_of(const hp_op *op) {
     const uint32_t most = (1U << HPI_TAG_BITS) - 1;
@@ -84,6 +91,7 @@ static hp_status make_coll(const hpi_bindings *b, const hp_op *op, shape s, uint
                   .blocks = blocks,
                   .dtype = (hp_dtype)op->dtype,
                   .op = (hp_reduce)op->reduce,
+                  .wire = wire_of(op),
                   .tag = tag_of(op),
                   .pass = b->pass};
     HP_TRY(out_dtype_of(op, c.count * blocks * (s.out_is_whole ? n : 1), s.is_sum, &c.out_dtype));

@@ -7,7 +7,7 @@
  * have an id from the start and memory of this rank alone when they are first needed.
  */
 #include "agree.h"
-#include "engine.h"
+#include "bundles.h"
 
 #include <stdio.h>
 
@@ -60,15 +60,18 @@ struct unit_bytes {
     uint64_t shard, cast, storage, grad, bucket[2], accumulator;
 };
 
+static void lay_out_slice(hpi_param *p, struct unit_bytes *end, hpi_plan_param *out) {
+    const uint64_t bytes = p->layout.shard_elements * hp_dtype_size(p->master);
+    p->bucket_offset = append(&end->bucket[p->bucket], bytes, SLICE_ALIGNMENT);
+    out->bucket_begin = p->bucket_offset;
+    out->bucket_end = p->bucket_offset + bytes;
+}
+
 static void lay_out_gradient(hp_fsdp *fsdp, hpi_param *p, struct unit_bytes *end,
                              hpi_plan_param *out) {
     const uint64_t sum_bytes = hp_dtype_size(p->master);
     const uint64_t full = p->layout.full_elements;
     p->bucket = out->bucket = p->master == HP_FP64;
-    p->bucket_offset =
-        append(&end->bucket[p->bucket], p->layout.shard_elements * sum_bytes, SLICE_ALIGNMENT);
-    out->bucket_begin = p->bucket_offset;
-    out->bucket_end = p->bucket_offset + p->layout.shard_elements * sum_bytes;
     out->accumulator_begin = append(&end->accumulator, full * sum_bytes, PARAM_ALIGNMENT);
     out->accumulator_end = out->accumulator_begin + full * sum_bytes;
     out->grad_dtype = (uint8_t)p->grad_dtype;
@@ -85,12 +88,14 @@ static void lay_out_param(hp_fsdp *fsdp, hpi_param *p, struct unit_bytes *end,
                           hpi_plan_param *out) {
     const uint64_t bytes = hp_dtype_size(p->data_dtype), full = p->layout.full_elements;
     const uint64_t shard = p->layout.shard_elements;
+    out->is_gathered = fsdp->n_shards > 1 && p->layout.n_shards > 1;
+    if (out->is_gathered && hpi_mode_is_fused(fsdp->config.mode))
+        p->has_cast = false;
     p->shard_offset = append(&end->shard, shard * hp_dtype_size(p->master), PARAM_ALIGNMENT);
     if (p->has_cast)
         p->cast_offset = append(&end->cast, shard * bytes, PARAM_ALIGNMENT);
     out->dtype = (uint8_t)p->data_dtype;
     out->blocks = p->layout.outer;
-    out->is_gathered = fsdp->n_shards > 1 && p->layout.n_shards > 1;
     if (out->is_gathered) {
         p->storage_offset = append(&end->storage, full * bytes, PARAM_ALIGNMENT);
         out->storage_begin = p->storage_offset;
@@ -107,10 +112,24 @@ static hp_ref source_of(const hpi_param *p, const hpi_plan_unit *unit) {
     return (hp_ref){p->has_cast ? unit->cast.buffer : unit->shard.buffer, 0, at, at + bytes};
 }
 
+/* Where each gradient shard lies in its bucket: those of bundles first. */
+static void lay_out_buckets(hp_unit *unit, hpi_plan_param *params, struct unit_bytes *end,
+                            hpi_plan_unit *out) {
+    const bool has_bundles = hpi_mode_is_fused(out->mode) && unit->fsdp->n_shards > 1;
+    if (has_bundles)
+        hpi_bundles_lay_out(unit, params, out, end->bucket);
+    for (uint32_t j = 0; j < out->n_params; j++) {
+        const bool is_placed = has_bundles && params[j].route == HPI_ROUTE_REDUCE_SCATTER;
+        if (params[j].route != HPI_ROUTE_NONE && !is_placed)
+            lay_out_slice(&unit->params[params[j].param], end, &params[j]);
+    }
+}
+
 static void lay_out_unit(struct cutter *cutter, hp_unit *unit, hpi_plan_param *params,
                          hpi_plan_unit *out) {
     hp_fsdp *fsdp = cutter->fsdp;
     struct unit_bytes end = {0};
+    out->mode = fsdp->config.mode;
     out->params = params;
     for (int j = 0; j < unit->n_params; j++) {
         hpi_param *p = &unit->params[j];
@@ -120,15 +139,16 @@ static void lay_out_unit(struct cutter *cutter, hp_unit *unit, hpi_plan_param *p
         lay_out_param(fsdp, p, &end, &params[out->n_params++]);
         out->is_trainable |= p->bucket >= 0;
     }
+    out->storage_bytes = end.storage;
+    out->grad_bytes = end.grad;
+    lay_out_buckets(unit, params, &end, out);
     out->shard = cut(cutter, end.shard);
     out->cast = cut(cutter, end.cast);
     for (int b = 0; b < 2; b++)
         out->bucket[b] = cut(cutter, hpi_align_up(end.bucket[b], SLICE_ALIGNMENT));
     out->accumulator = reserve(cutter, end.accumulator);
-    out->storage_bytes = end.storage;
-    out->grad_bytes = end.grad;
     out->is_resharded = hpi_unit_is_resharded(unit);
-    out->own_storage = out->is_resharded ? 0 : cut(cutter, end.storage).buffer;
+    out->own_storage = out->is_resharded ? 0 : cut(cutter, out->storage_bytes).buffer;
     const double parts =
         unit->config.reduce == HP_AVG ? (double)fsdp->n_shards * fsdp->n_replicas : 1.0;
     out->is_divided = parts != 1.0 || unit->config.factor != 1.0;
@@ -136,15 +156,18 @@ static void lay_out_unit(struct cutter *cutter, hp_unit *unit, hpi_plan_param *p
         params[j].source = source_of(&unit->params[params[j].param], out);
 }
 
-/* (1 + prefetch) gathered units and two units of gradients; fewer when there are fewer units. */
+/* (1 + prefetch) gathered units and two units of gradients; fewer when there are fewer units. Fused
+ * modes: a gather's output and packed gradients, of one unit at a time. */
 static void cut_slots(struct cutter *cutter) {
     hp_fsdp *fsdp = cutter->fsdp;
     hpi_plan_config *plan = &fsdp->plan_config;
-    uint64_t storage_bytes = 0, grad_bytes = 0;
+    uint64_t storage_bytes = 0, grad_bytes = 0, gather_bytes = 0, pack_bytes = 0;
     uint32_t n_pooled = 0, n_trainable = 0;
     for (uint32_t i = 0; i < fsdp->n_units; i++) {
         const hpi_plan_unit *unit = &fsdp->plan_units[i];
         grad_bytes = hpi_max(grad_bytes, unit->grad_bytes);
+        gather_bytes = hpi_max(gather_bytes, unit->gather_bytes);
+        pack_bytes = hpi_max(pack_bytes, unit->pack_bytes);
         n_trainable += unit->grad_bytes != 0;
         if (unit->own_storage || !unit->storage_bytes)
             continue;
@@ -157,6 +180,9 @@ static void cut_slots(struct cutter *cutter) {
         plan->storage_slots[s] = cut(cutter, storage_bytes).buffer;
     for (uint32_t s = 0; s < plan->n_grad_slots; s++)
         plan->grad_slots[s] = cut(cutter, grad_bytes).buffer;
+    plan->gather_buffer = cut(cutter, gather_bytes).buffer;
+    plan->pack_buffer = cut(cutter, pack_bytes).buffer;
+    fsdp->stats.pack_bytes = gather_bytes + pack_bytes;
 }
 
 static hp_status take_tables(hp_fsdp *fsdp, uint64_t **out_offsets) {

@@ -138,15 +138,17 @@ static hp_status agree_on_units(hp_fsdp *fsdp) {
             "expected the same number of units on ranks 0 and %d; this rank has %u", odd,
             fsdp->n_units);
     const hp_fsdp_config *c = &fsdp->config;
-    const int64_t settings[] = {c->mode,        c->prefetch,     c->schedule,
-                                c->param_dtype, c->reduce_dtype, fsdp->n_units};
+    const int64_t settings[] = {c->mode,         c->prefetch,       c->schedule,  c->param_dtype,
+                                c->reduce_dtype, c->replicate_wire, fsdp->n_units};
     HP_TRY(hpi_find_odd_rank(fsdp, XXH3_64bits(settings, sizeof settings), &odd));
     if (odd >= 0)
         return HPI_FAIL_RANK(HP_ERR_MISMATCH, odd,
-                             "expected the same mode, prefetch, schedule, param_dtype and "
-                             "reduce_dtype on ranks 0 and %d; this rank has %s, %d, %d, %s, %s",
-                             odd, hp_mode_name(c->mode), c->prefetch, (int)c->schedule,
-                             policy_name(c->param_dtype), policy_name(c->reduce_dtype));
+                             "expected the same mode, prefetch, schedule, param_dtype, "
+                             "reduce_dtype and replicate_wire on ranks 0 and %d; this rank has %s, "
+                             "%d, %s, %s, %s, %s",
+                             odd, hp_mode_name(c->mode), c->prefetch, hp_schedule_name(c->schedule),
+                             policy_name(c->param_dtype), policy_name(c->reduce_dtype),
+                             policy_name(c->replicate_wire));
     for (uint32_t i = 0; i < fsdp->n_units; i++) {
         HP_TRY(hpi_find_odd_rank(fsdp, unit_fingerprint(fsdp->units[i]), &odd));
         if (odd >= 0)
@@ -248,6 +250,9 @@ static hp_status make_plan(hp_fsdp *fsdp) {
     plan->units = fsdp->plan_units;
     plan->n_units = fsdp->n_units;
     plan->schedule = fsdp->config.schedule;
+    plan->replicate_wire = fsdp->config.replicate_wire == HP_OWN_DTYPE
+                               ? HP_FP32
+                               : (hp_dtype)fsdp->config.replicate_wire;
     plan->n_replicas = fsdp->n_replicas;
     plan->n_buffers = fsdp->bindings.n_buffers;
     return hpi_plan_create(plan, &fsdp->plan);

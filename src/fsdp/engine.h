@@ -8,10 +8,12 @@
  *
  * Memory of a unit (bytes; offsets are in the buffer named):
  *   shard   masters of all parameters, in fp32 / fp64, or the own dtype when frozen; persistent
- *   cast    copies of masters in another dtype, what is gathered then; persistent
+ *   cast    copies of masters in another dtype, what is gathered then; persistent. Fused modes cast
+ *           while they pack, so only parameters that are not gathered have copies there
  *   bucket  gradient shards, [0] in fp32 and [1] in fp64, every slice 512-byte aligned; persistent
  *   storage the gathered parameters; a slot of a pool, or its own when the unit does not reshard
  *   grad    the full gradients, in the dtypes that are reduced; a slot of a pool of two
+ *   gather, pack  fused modes, one buffer each for all units: what bundles.h puts together
  *   accumulator  sums of full gradients, in fp32 / fp64; ordinary memory, taken at the first need
  */
 #ifndef HPI_ENGINE_H
@@ -32,13 +34,14 @@ typedef struct hpi_param {
     hp_dtype data_dtype; /* of what is gathered, by the precision policy */
     hp_dtype grad_dtype; /* of what backward writes and the ranks reduce */
     bool is_frozen, is_ignored;
-    bool has_cast; /* gathered from the cast buffer: data_dtype is not the master's */
+    bool has_cast; /* read or gathered from the cast buffer: data_dtype is not the master's */
     int alias_of;  /* index in the unit of the parameter that this is another name of; -1: none */
     hpi_layout layout;
     uint64_t shard_offset, cast_offset, storage_offset, grad_offset, bucket_offset;
-    int bucket;      /* 0 fp32, 1 fp64; -1: no gradient */
-    bool is_direct;  /* backward writes straight into the bucket */
-    bool grad_taken; /* hp_param_grad was called in this backward */
+    uint64_t row_offset, row_grad_offset; /* fused: in the rows of its bundles (bundles.h) */
+    int bucket;                           /* 0 fp32, 1 fp64; -1: no gradient */
+    bool is_direct;                       /* backward writes straight into the bucket */
+    bool grad_taken;                      /* hp_param_grad was called in this backward */
     const void *data;
     void (*fill)(void *context, uint64_t begin, uint64_t end, void *out_elements);
     void *fill_context;

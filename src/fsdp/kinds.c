@@ -7,7 +7,7 @@
  * read from there, so a replayed list behaves like a planned one.
  */
 #include "accumulate.h"
-#include "engine.h"
+#include "bundles.h"
 
 static hp_fsdp *owner_of(void *context) {
     return ((hpi_bindings *)context)->owner;
@@ -155,6 +155,10 @@ void hpi_fsdp_register_kinds(hp_kind *out_kinds) {
         {"divide", run_divide, NULL, HP_ROLE_PLAIN},
         {"update", run_apply, NULL, HP_ROLE_PLAIN},
         {"scale", run_apply, NULL, HP_ROLE_PLAIN},
+        {"pack", hpi_run_pack, NULL, HP_ROLE_PLAIN},
+        {"copy", hpi_run_copy, NULL, HP_ROLE_PLAIN},
+        {"copy_out", hpi_run_copy_out, NULL, HP_ROLE_PLAIN},
+        {"pack_grads", hpi_run_pack_grads, NULL, HP_ROLE_PLAIN},
     };
     _Static_assert((int)HPI_OP_ALLOCATE == (int)HPI_N_COLL_KINDS, "the collectives come first");
     _Static_assert(sizeof own / sizeof *own == (int)HPI_OP_N_KINDS - (int)HPI_N_COLL_KINDS,

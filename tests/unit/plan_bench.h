@@ -60,6 +60,7 @@ static void set_up(struct bench *b, int n_replicas, uint32_t prefetch, hp_schedu
                                   .n_units = N_UNITS,
                                   .prefetch = prefetch,
                                   .schedule = schedule,
+                                  .replicate_wire = HP_FP32,
                                   .n_replicas = n_replicas};
     b->config.n_storage_slots = 1 + prefetch;
     for (uint32_t s = 0; s < b->config.n_storage_slots; s++)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backward.c - SPEC A3, per-parameter path: gradients from where backward writes them to the
- * buckets.
+ * backward.c - SPEC A3 and A4: gradients from where backward writes them to the buckets.
  *
  * A unit's full gradients are written into a slot. Those of the last backward of a HP_SYNC pass are
  * reduced, one unit behind the compute; all others are first added up in the unit's accumulator,
- * which the reduced ones then take in (SPEC A8, A12). Source: SPEC A3; the seed's overlap document,
- * section 5.
+ * which the reduced ones then take in (SPEC A8, A12). A3 and A4 differ in the order of one unit's
+ * reduction and the all-reduces of those before it. Source: SPEC A3, A4; the seed's overlap
+ * document, section 5.
  */
 #include "inside.h"
 
@@ -48,14 +48,32 @@ static void release_grad(hpi_plan *plan, uint32_t unit) {
     u->grad = (hp_ref){0, 0, 0, 0};
 }
 
+void hpi_release_grad_on(hpi_plan *plan, uint16_t stream, uint32_t unit) {
+    hpi_unit_state *u = &plan->units[unit];
+    const uint32_t slot = hpi_slot_of(plan->grad_owner, plan->config->n_grad_slots, unit);
+    plan->grad_free[slot] = hpi_done(hpi_emit_release_on(plan, stream, unit, u->grad)->id);
+    plan->grad_owner[slot] = HPI_NOBODY;
+    u->grad = (hp_ref){0, 0, 0, 0};
+}
+
+/* Of the slots that nobody owns the one that was released first. */
+static uint32_t find_free_slot(const hpi_plan *plan) {
+    uint32_t best = HPI_NOBODY;
+    for (uint32_t s = 0; s < plan->config->n_grad_slots; s++)
+        if (plan->grad_owner[s] == HPI_NOBODY &&
+            (best == HPI_NOBODY || plan->grad_free[s] < plan->grad_free[best]))
+            best = s;
+    return best;
+}
+
 /* The slot to use next: a free one, else the one whose reductions were issued longest ago (they
  * have drained longest); HPI_NOBODY while every slot is being written. */
 static uint32_t find_grad_slot(const hpi_plan *plan) {
-    uint32_t best = HPI_NOBODY;
+    uint32_t best = find_free_slot(plan);
+    if (best != HPI_NOBODY)
+        return best;
     for (uint32_t s = 0; s < plan->config->n_grad_slots; s++) {
         const uint32_t owner = plan->grad_owner[s];
-        if (owner == HPI_NOBODY)
-            return s;
         if (plan->units[owner].is_computing)
             continue;
         if (best == HPI_NOBODY ||
@@ -81,6 +99,8 @@ static void take_grad(hpi_plan *plan, uint32_t unit) {
     plan->grad_owner[slot] = unit;
     plan->units[unit].grad =
         hpi_emit_allocate(plan, unit, config->grad_slots[slot], config->units[unit].grad_bytes);
+    hpi_wait_for(&plan->ops[plan->n_ops - 1], plan->grad_free[slot]);
+    plan->grad_free[slot] = 0;
 }
 
 static void emit_backward_begin(hpi_plan *plan, uint32_t unit) {
@@ -182,7 +202,8 @@ static void issue_replicate(hpi_plan *plan, uint32_t unit) {
         if (!description->bucket[b].buffer)
             continue;
         hp_op *op = hpi_emit_collective(plan, 2, HP_STREAM_REPLICATE, HPI_COMM_REPLICATE, unit);
-        op->dtype = op->wire = b ? HP_FP64 : HP_FP32;
+        op->dtype = b ? HP_FP64 : HP_FP32;
+        op->wire = b ? HP_FP64 : (uint8_t)plan->config->replicate_wire;
         op->reads[0] = op->writes[0] = description->bucket[b];
         op->bytes = description->bucket[b].end;
         hpi_wait_for(op, plan->units[unit].reduced);
@@ -219,19 +240,37 @@ static void replicate_after(hpi_plan *plan, uint32_t unit) {
     if (unit == HPI_NOBODY || plan->config->n_replicas == 1)
         return;
     issue_replicate(plan, unit);
-    if (plan->config->schedule == HP_SERIAL)
+    if (plan->config->schedule != HP_OVERLAP)
         wait_replicate(plan, unit);
 }
 
-/* Step 3 for this unit between steps 1, 2 and 4 for the one before it. */
+/* Wait for the all-reduces in flight, in the order of issue, and divide. */
+static void finish_replicates(hpi_plan *plan) {
+    for (uint32_t k = 0; k < plan->n_replicating; k++) {
+        const uint32_t unit = plan->replicating[k];
+        wait_replicate(plan, unit);
+        emit_divide(plan, unit);
+    }
+    plan->n_replicating = 0;
+}
+
+/* After a backward of a unit, which is reduced now or not. A3: its reduction comes between the wait
+ * for the previous unit's and that one's all-reduce. A4: it comes last, after the wait for the
+ * all-reduce of the unit before the previous one, so that there is one unit in each stage. */
 static void advance(hpi_plan *plan, uint32_t unit, hp_event computed) {
+    const hpi_way *way = hpi_plan_way(plan, unit);
+    if (way->is_staged)
+        finish_replicates(plan);
     const uint32_t previous = finish_reduce(plan);
-    if (unit != HPI_NOBODY) {
-        hpi_plan_way(plan, unit)->reduce(plan, unit, computed);
+    if (way->is_staged)
+        replicate_after(plan, previous);
+    if (plan->units[unit].is_reduced) {
+        way->reduce(plan, unit, computed);
         plan->reducing = unit;
     }
-    replicate_after(plan, previous);
-    if (plan->config->schedule == HP_SERIAL)
+    if (!way->is_staged)
+        replicate_after(plan, previous);
+    if (plan->config->schedule != HP_OVERLAP)
         replicate_after(plan, finish_reduce(plan));
 }
 
@@ -250,7 +289,7 @@ static void after_backward(hpi_plan *plan, uint32_t unit, bool is_last) {
         computed = fold(plan, unit, computed);
     else if (description->is_trainable)
         accumulate(plan, unit);
-    advance(plan, u->is_reduced ? unit : HPI_NOBODY, computed);
+    advance(plan, unit, computed);
 }
 
 hp_status hpi_plan_backward_end(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst) {
@@ -278,13 +317,10 @@ static void reduce_missing(hpi_plan *plan) {
 
 void hpi_plan_finish_gradients(hpi_plan *plan) {
     reduce_missing(plan);
+    if (plan->reducing != HPI_NOBODY && hpi_plan_way(plan, plan->reducing)->is_staged)
+        finish_replicates(plan);
     replicate_after(plan, finish_reduce(plan));
-    for (uint32_t k = 0; k < plan->n_replicating; k++) {
-        const uint32_t unit = plan->replicating[k];
-        wait_replicate(plan, unit);
-        emit_divide(plan, unit);
-    }
-    plan->n_replicating = 0;
+    finish_replicates(plan);
     for (uint32_t s = 0; s < plan->config->n_grad_slots; s++)
         if (plan->grad_owner[s] != HPI_NOBODY)
             release_grad(plan, plan->grad_owner[s]);

@@ -49,6 +49,7 @@ struct hpi_plan {
     uint32_t *replicating, n_replicating; /* units whose all-reduce is in flight, in issue order */
     uint32_t reducing;                    /* unit whose reduce-scatter is in flight, or nobody */
     uint32_t storage_owner[HPI_MAX_SLOTS], grad_owner[HPI_MAX_SLOTS];
+    hp_event grad_free[HPI_MAX_SLOTS]; /* when a slot that nobody owns was released elsewhere */
     uint32_t *lives;
     uint32_t next_id, next_seq[HPI_N_COMMS];
     hp_event last_drained[HPI_N_COMMS]; /* of the last collective on each communicator */
@@ -66,6 +67,10 @@ void hpi_emit_wait(hpi_plan *plan, uint32_t unit, hp_event event);
 /* A new life of a buffer. */
 hp_ref hpi_emit_allocate(hpi_plan *plan, uint32_t unit, uint32_t buffer, uint64_t bytes);
 void hpi_emit_release(hpi_plan *plan, uint32_t unit, hp_ref ref, hp_event after);
+/* On another stream than compute. */
+hp_ref hpi_emit_allocate_on(hpi_plan *plan, uint16_t stream, uint32_t unit, uint32_t buffer,
+                            uint64_t bytes);
+hp_op *hpi_emit_release_on(hpi_plan *plan, uint16_t stream, uint32_t unit, hp_ref ref);
 void hpi_wait_for(hp_op *op, hp_event event);
 
 static inline hp_ref hpi_ref_piece(hp_ref whole, uint64_t begin, uint64_t end) {
@@ -84,12 +89,17 @@ typedef struct hpi_way {
     /* Gradients, complete at `computed`, over the shard group into the unit's bucket. Sets
      * `reduced`, and `grad_drained` unless it has given the slot back. */
     void (*reduce)(hpi_plan *plan, uint32_t unit, hp_event computed);
+    /* SPEC A4, not A3: one unit in each stage of the reduction. */
+    bool is_staged;
 } hpi_way;
 /* plan.c: the one place that chooses. */
 const hpi_way *hpi_plan_way(const hpi_plan *plan, uint32_t unit);
 /* per_param.c */
 void hpi_per_param_gather(hpi_plan *plan, uint32_t unit, hp_event allocated);
 void hpi_per_param_reduce(hpi_plan *plan, uint32_t unit, hp_event computed);
+/* fused.c */
+void hpi_fused_gather(hpi_plan *plan, uint32_t unit, hp_event allocated);
+void hpi_fused_reduce(hpi_plan *plan, uint32_t unit, hp_event computed);
 
 /* forward.c */
 /* Issue the gathers of a unit unless it is resident or on the way. */
@@ -101,6 +111,8 @@ void hpi_plan_reshard(hpi_plan *plan, uint32_t unit);
 /* Where backward has written a parameter's gradient, and an operation that reads it from there. */
 hp_ref hpi_grad_of(const hpi_plan *plan, uint32_t unit, const hpi_plan_param *p);
 void hpi_about_grad(hp_op *op, const hpi_plan_param *p, hp_ref grad);
+/* Release a unit's gradients, which were read on another stream by what was emitted there last. */
+void hpi_release_grad_on(hpi_plan *plan, uint16_t stream, uint32_t unit);
 /* backward.c: at the end of a HP_SYNC pass, every gradient to its bucket, divided. */
 void hpi_plan_finish_gradients(hpi_plan *plan);
 

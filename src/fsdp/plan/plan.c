@@ -2,7 +2,7 @@
  *
  * plan.c - the life of a plan, the passes, and how operations are appended.
  *
- * The schedule itself is SPEC A2 in forward.c and SPEC A3 in backward.c.
+ * The schedule itself is SPEC A2 in forward.c, SPEC A3 and A4 in backward.c.
  *
  * Always holds: at most one unit is between the issue of its reduce-scatter and the wait for it
  * (plan->reducing); a storage slot belongs to one unit that is pending or resident; a grad slot is
@@ -49,18 +49,27 @@ hp_op *hpi_emit_collective(hpi_plan *plan, uint16_t kind, uint16_t stream, uint3
     return op;
 }
 
-hp_ref hpi_emit_allocate(hpi_plan *plan, uint32_t unit, uint32_t buffer, uint64_t bytes) {
-    hp_op *op = hpi_emit(plan, HPI_OP_ALLOCATE, HP_STREAM_COMPUTE, unit);
+hp_ref hpi_emit_allocate_on(hpi_plan *plan, uint16_t stream, uint32_t unit, uint32_t buffer,
+                            uint64_t bytes) {
+    hp_op *op = hpi_emit(plan, HPI_OP_ALLOCATE, stream, unit);
     op->writes[0] = (hp_ref){buffer, ++plan->lives[buffer], 0, bytes};
     op->bytes = bytes;
     return op->writes[0];
 }
 
-void hpi_emit_release(hpi_plan *plan, uint32_t unit, hp_ref ref, hp_event after) {
-    hp_op *op = hpi_emit(plan, HPI_OP_RELEASE, HP_STREAM_COMPUTE, unit);
+hp_ref hpi_emit_allocate(hpi_plan *plan, uint32_t unit, uint32_t buffer, uint64_t bytes) {
+    return hpi_emit_allocate_on(plan, HP_STREAM_COMPUTE, unit, buffer, bytes);
+}
+
+hp_op *hpi_emit_release_on(hpi_plan *plan, uint16_t stream, uint32_t unit, hp_ref ref) {
+    hp_op *op = hpi_emit(plan, HPI_OP_RELEASE, stream, unit);
     op->reads[0] = ref;
     op->bytes = ref.end - ref.begin;
-    hpi_wait_for(op, after);
+    return op;
+}
+
+void hpi_emit_release(hpi_plan *plan, uint32_t unit, hp_ref ref, hp_event after) {
+    hpi_wait_for(hpi_emit_release_on(plan, HP_STREAM_COMPUTE, unit, ref), after);
 }
 
 void hpi_burst_start(hpi_plan *plan) {
@@ -98,7 +107,9 @@ uint32_t hpi_slot_of(const uint32_t *owners, uint32_t n, uint32_t owner) {
 
 const hpi_way *hpi_plan_way(const hpi_plan *plan, uint32_t unit) {
     static const hpi_way ways[] = {
-        [HP_PER_PARAM] = {hpi_per_param_gather, hpi_per_param_reduce},
+        [HP_PER_PARAM] = {hpi_per_param_gather, hpi_per_param_reduce, false},
+        [HP_FUSED] = {hpi_fused_gather, hpi_fused_reduce, true},
+        [HP_FUSED_ZERO_COPY] = {hpi_fused_gather, hpi_fused_reduce, true},
     };
     return &ways[plan->config->units[unit].mode];
 }
@@ -111,6 +122,7 @@ void hpi_plan_begin(hpi_plan *plan, hp_pass pass) {
     plan->next_id = 0;
     memset(plan->next_seq, 0, sizeof plan->next_seq);
     memset(plan->last_drained, 0, sizeof plan->last_drained);
+    memset(plan->grad_free, 0, sizeof plan->grad_free);
     memset(plan->lives, 0, plan->config->n_buffers * sizeof *plan->lives);
     for (uint32_t i = 0; i < plan->config->n_units; i++) {
         hpi_unit_state *u = &plan->units[i];
@@ -169,7 +181,7 @@ hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst) {
 static uint64_t longest_burst(const hpi_plan_config *config) {
     uint64_t n = 64;
     for (uint32_t i = 0; i < config->n_units; i++)
-        n += 3 * (uint64_t)config->units[i].n_params + 24;
+        n += 6 * (uint64_t)config->units[i].n_params + 32;
     return n;
 }
 

@@ -35,6 +35,10 @@ enum {
     HPI_OP_DIVIDE,     /* writes[0] (a bucket) times the unit's factor, over its divisor */
     HPI_OP_UPDATE,     /* writes shards */
     HPI_OP_SCALE,      /* writes buckets */
+    HPI_OP_PACK,       /* reads[0] (shards), reads[1] (cast) -> writes[0]: a row of a bundle */
+    HPI_OP_COPY,       /* reads[0] -> writes[0] */
+    HPI_OP_COPY_OUT,   /* reads[0] (gathered bundles) -> writes[0] (the unit's storage) */
+    HPI_OP_PACK_GRADS, /* reads[0] (the unit's gradients) -> writes[0] (bundles of them) */
     HPI_OP_N_KINDS
 };
 
@@ -63,7 +67,21 @@ typedef struct hpi_plan_param {
     uint64_t grad_begin, grad_end;       /* full gradient, in the unit's grad slot */
     uint64_t bucket_begin, bucket_end;   /* gradient shard, in its bucket */
     uint64_t accumulator_begin, accumulator_end; /* sum of full gradients, in the sum dtype */
+    uint64_t pack_begin, pack_end; /* fused, HPI_ROUTE_ALL_REDUCE: in the packed gradients */
 } hpi_plan_param;
+
+/* Parameters of one dtype that travel together: a row for each shard, one row behind the other. Row
+ * r is shard r of each, padding included. Ranges are bytes. */
+typedef struct hpi_plan_bundle {
+    uint8_t dtype;
+    int bucket;                        /* of gradients: 0 fp32, 1 fp64 */
+    uint64_t begin, end;               /* all rows, in the gather or the pack buffer */
+    uint64_t own_begin, own_end;       /* of it this rank's row */
+    uint64_t pack_begin, pack_end;     /* that row while it is packed, in the unit's storage */
+    uint64_t bucket_begin, bucket_end; /* the sum of this rank's row of gradients, in the bucket */
+} hpi_plan_bundle;
+
+enum { HPI_MAX_BUNDLES = HP_UINT8 + 1 }; /* one for each dtype */
 
 typedef struct hpi_plan_unit {
     hp_mode mode;                 /* how it is brought and reduced; never HP_AUTO */
@@ -73,7 +91,11 @@ typedef struct hpi_plan_unit {
     hp_ref accumulator;            /* memory of this rank alone */
     uint32_t own_storage;          /* buffer of a unit that keeps its parameters; 0: a pool slot */
     uint64_t storage_bytes, grad_bytes;
-    bool is_resharded; /* freed after forward */
+    /* Fused modes, with more than one shard: what is gathered, and what is reduced. */
+    hpi_plan_bundle gathers[HPI_MAX_BUNDLES], scatters[HPI_MAX_BUNDLES];
+    uint32_t n_gathers, n_scatters;
+    uint64_t gather_bytes, pack_bytes; /* of the gather's output; of the packed gradients */
+    bool is_resharded;                 /* freed after forward */
     bool is_trainable;
     bool is_divided;          /* the division changes something */
     const uint32_t *prefetch; /* explicit list, or NULL: the learnt order */
@@ -91,6 +113,8 @@ typedef struct hpi_plan_config {
     uint32_t n_buffers;                                     /* ids are below it */
     uint32_t storage_slots[HPI_MAX_SLOTS], n_storage_slots; /* buffer ids */
     uint32_t grad_slots[HPI_MAX_SLOTS], n_grad_slots;
+    uint32_t gather_buffer, pack_buffer; /* fused modes: buffer ids; 0: none */
+    hp_dtype replicate_wire;             /* of fp32 buckets; HP_FP32: as they are */
 } hpi_plan_config;
 
 typedef struct hpi_plan hpi_plan;
