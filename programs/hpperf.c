@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf.c - measure the collectives, and check their results.
+ * hpperf.c - measure the collectives, and how they hide behind compute; check their results.
  *
  * usage: hprun -n 2 hpperf all_reduce -b 8 -e 256M -f 4 ...   (--help lists the options)
+ *        hprun -n 8 hpperf overlap --mesh 2x4 ...             (hpperf overlap --help)
  *
  * Exit status: 0; 1 when a result is wrong or a call failed; 2 for a wrong command line.
  */
 #include "hpperf/bench.h"
 #include "hpperf/fail.h"
+#include "hpperf/overlap.h"
 #include "standard.h"
 
 #include <sched.h>
+#include <string.h>
 
 /* world_rank: -1 before there is a world. */
 static int finish(hp_status status, int world_rank) {
@@ -47,17 +50,40 @@ static hp_status pin_rank(const hp_world *world, pin asked) {
     return bind_to_core(&allowed, hp_world_local_rank(world));
 }
 
-static hp_status run(hp_world *world, const options *o, uint64_t *out_wrong) {
-    const bool speaks = hp_world_rank(world) == 0;
-    if (o->wants_help && speaks)
-        options_help(stdout);
-    else if (o->wants_version && speaks)
+/* What the command line asks for: collectives, or overlap. */
+typedef struct job {
+    bool is_overlap;
+    options collectives;
+    overlap_options overlap;
+} job;
+
+static hp_status parse(int argc, char **argv, job *j) {
+    j->is_overlap = argc > 1 && strcmp(argv[1], "overlap") == 0;
+    return j->is_overlap ? overlap_parse(argc - 1, argv + 1, &j->overlap)
+                         : options_parse(argc, argv, &j->collectives);
+}
+
+/* Says what it was asked to say about itself, if it was. */
+static bool introduces(const job *j, bool speaks) {
+    const bool wants_help = j->is_overlap ? j->overlap.wants_help : j->collectives.wants_help;
+    const bool wants_version = !j->is_overlap && j->collectives.wants_version;
+    if (wants_help && speaks)
+        (j->is_overlap ? overlap_help : options_help)(stdout);
+    else if (wants_version && speaks)
         printf("hpperf (HyperParallel in C) %s\n", hp_version());
-    if (o->wants_help || o->wants_version)
+    return wants_help || wants_version;
+}
+
+/* *out_wrong: elements, or rows of overlap. */
+static hp_status run(hp_world *world, job *j, uint64_t *out_wrong) {
+    const int n_ranks = hp_world_size(world);
+    if (introduces(j, hp_world_rank(world) == 0))
         return HP_OK;
-    TRY(agree(world, options_check_ranks(o, hp_world_size(world))));
-    TRY(agree(world, pin_rank(world, o->pin)));
-    return sweep(world, o, out_wrong);
+    TRY(agree(world, j->is_overlap ? overlap_check_ranks(&j->overlap, n_ranks)
+                                   : options_check_ranks(&j->collectives, n_ranks)));
+    TRY(agree(world, pin_rank(world, j->is_overlap ? j->overlap.pin : j->collectives.pin)));
+    return j->is_overlap ? overlap(world, &j->overlap, out_wrong)
+                         : sweep(world, &j->collectives, out_wrong);
 }
 
 /* Rows are written one by one: what failed to be is remembered by the stream. */
@@ -69,24 +95,24 @@ static hp_status finish_output(void) {
 
 /* The first failure is this program's exit status; a wrong result is one. */
 int main(int argc, char **argv) {
-    options o;
+    job j = {0};
     hp_world *world = NULL;
     uint64_t wrong = 0;
     open_missing_stdio();
-    const hp_status parsed = options_parse(argc, argv, &o);
+    const hp_status parsed = parse(argc, argv, &j);
     hp_status status = hp_world_create(NULL, &world);
     if (status < 0)
         return finish(status, -1);
     const int rank = hp_world_rank(world);
     status = agree(world, parsed);
     if (status >= 0)
-        status = run(world, &o, &wrong);
+        status = run(world, &j, &wrong);
     if (status >= 0 && rank == 0)
         status = finish_output();
     int exit_status = finish(status, rank);
     if (wrong && rank == 0)
-        fprintf(stderr, "hpperf: expected every result to be right, %llu elements are wrong\n",
-                (unsigned long long)wrong);
+        fprintf(stderr, "hpperf: expected every result to be right, %llu %s are wrong\n",
+                (unsigned long long)wrong, j.is_overlap ? "rows" : "elements");
     if (!exit_status && wrong)
         exit_status = 1;
     hp_world_destroy(world);

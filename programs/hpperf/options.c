@@ -8,6 +8,7 @@
 #include "options.h"
 #include "../odd_word.h"
 #include "fail.h"
+#include "parse.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -127,54 +128,6 @@ static hp_status expect_one_of(const char *name, const char *choices, const char
     return fail(HP_ERR_ARGUMENT, "expected %s to be %s, given \"%s\"", name, choices, text);
 }
 
-static hp_status parse_count(const char *name, const char *text, uint64_t least, uint64_t most,
-                             uint64_t *out) {
-    char *end = NULL;
-    errno = 0;
-    const unsigned long long value = strtoull(text, &end, 10);
-    if (errno || end == text || *end || *text == '-' || value < least || value > most)
-        return fail(HP_ERR_ARGUMENT,
-                    "expected %s to be a whole number from %llu to %llu, given "
-                    "\"%s\"",
-                    name, (unsigned long long)least, (unsigned long long)most, text);
-    *out = value;
-    return HP_OK;
-}
-
-static hp_status parse_int(const char *name, const char *text, int least, int most, int *out) {
-    uint64_t value;
-    TRY(parse_count(name, text, (uint64_t)least, (uint64_t)most, &value));
-    *out = (int)value;
-    return HP_OK;
-}
-
-static hp_status parse_bytes(const char *name, const char *text, uint64_t *out) {
-    static const char units[] = "KMG";
-    const size_t n = strlen(text);
-    const char *unit = n > 1 ? strchr(units, text[n - 1] & ~0x20) : NULL;
-    const int shift = unit && *unit ? 10 * (int)(unit - units + 1) : 0;
-    char digits[24];
-    uint64_t value;
-    snprintf(digits, sizeof digits, "%.*s", (int)(shift ? n - 1 : n), text);
-    if (n >= sizeof digits ||
-        parse_count(name, digits, 1, (UINT64_C(1) << 40) >> shift, &value) < 0)
-        return fail(HP_ERR_ARGUMENT,
-                    "expected %s to be bytes from 1 to 1024G, like 4096 or 64K, given \"%s\"", name,
-                    text);
-    *out = value << shift;
-    return HP_OK;
-}
-
-static hp_status parse_flag(const char *name, const char *text, const char *no, const char *yes,
-                            bool *out) {
-    const bool is_yes = strcmp(text, yes) == 0;
-    if (!is_yes && strcmp(text, no) != 0)
-        return fail(HP_ERR_ARGUMENT, "expected %s to be %s or %s, given \"%s\"", name, no, yes,
-                    text);
-    *out = is_yes;
-    return HP_OK;
-}
-
 static hp_status parse_dtype(const char *text, int *out) {
     hp_dtype dtype;
     if (strcmp(text, "all") == 0) {
@@ -200,13 +153,6 @@ static hp_status parse_wire(const char *text, hp_wire *out) {
     if (found < (int)HP_WIRE_FP16)
         return expect_one_of("--wire", "fp16, bf16, fp8_e4m3 or fp8_e5m2", text);
     *out = (hp_wire)found;
-    return HP_OK;
-}
-
-static hp_status parse_pin(const char *text, pin *out) {
-    bool is_pinned;
-    TRY(parse_flag("--pin", text, "no", "yes", &is_pinned));
-    *out = is_pinned ? PIN_YES : PIN_NO;
     return HP_OK;
 }
 

@@ -17,7 +17,12 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { OVERLAP_MOST = 8, OVERLAP_MOST_UNITS = 1024, OVERLAP_MOST_RANKS = 1024 };
+enum {
+    OVERLAP_MOST = 8, /* of a list */
+    OVERLAP_MOST_UNITS = 1024,
+    OVERLAP_MOST_PARAMS = 64,
+    OVERLAP_MOST_RANKS = 1024
+};
 
 /* What the parts of one unit last. In options: what was asked for; 0 ms of a collective: nothing is
  * added to what it takes by itself. */
@@ -59,6 +64,7 @@ typedef struct overlap_case {
 
 /* What a step needs, added up over the units; a collective: from the arrival of its last rank. */
 typedef struct overlap_needs {
+    int n_units;
     double forward_ms, backward_ms;
     double forward_gathers_ms, backward_gathers_ms, first_gather_ms;
     double reduces_ms, last_reduce_ms;
@@ -126,11 +132,11 @@ hp_status overlap_virtual(const overlap_options *o, const overlap_case *cases, i
 /* Measure and print the rows of o->preset, in virtual time and then on the ranks of `world`.
  * Errors: ARGUMENT for a name that is none. Collective; rank 0 prints. *out_wrong: rows with
  * is_wrong. */
-hp_status overlap_preset(hp_world *world, const overlap_options *o, int *out_wrong);
+hp_status overlap_preset(hp_world *world, const overlap_options *o, uint64_t *out_wrong);
 
 /* ---- overlap.c ---- */
 
 /* Everything that the options ask for. Collective. *out_wrong: rows. */
-hp_status overlap(hp_world *world, const overlap_options *o, int *out_wrong);
+hp_status overlap(hp_world *world, const overlap_options *o, uint64_t *out_wrong);
 
 #endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hpperf/parse.h - values of options: a name for the message and the text, checked.
+ *
+ * Errors of all: ARGUMENT, saying what was expected and given; the output is untouched then.
+ */
+#ifndef HPPERF_PARSE_H
+#define HPPERF_PARSE_H
+
+#include "options.h"
+
+hp_status parse_count(const char *name, const char *text, uint64_t least, uint64_t most,
+                      uint64_t *out);
+hp_status parse_int(const char *name, const char *text, int least, int most, int *out);
+/* K, M and G are powers of 1024. */
+hp_status parse_bytes(const char *name, const char *text, uint64_t *out);
+/* One of two words. */
+hp_status parse_flag(const char *name, const char *text, const char *no, const char *yes,
+                     bool *out);
+hp_status parse_pin(const char *text, pin *out);
+/* Milliseconds, 0 to `most` of them, separated by commas: at least one. *out_n: how many. */
+hp_status parse_ms_list(const char *name, const char *text, int most, double *out, int *out_n);
+
+#endif
