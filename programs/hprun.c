@@ -31,18 +31,28 @@ static const char doc[] =
     "other rank was waiting for, and ends the others: SIGTERM, then SIGKILL. Where all end with 2, "
     "the status of a wrong command line, PROG has said why and hprun adds nothing. The ranks also "
     "die with hprun.\n\n"
-    "Exit status: 0 when every rank ended with 0; else that of the first rank that failed, 128 + N "
-    "when signal N killed it; 124 when the deadline passed; 127 when there is no such program, 126 "
+    "With --max-restarts all ranks are then started again, with TORCHELASTIC_RESTART_COUNT raised, "
+    "until a try succeeds or K restarts were made; after a try that lasted less than a second "
+    "there is a pause before the next, 0.1 s at first, doubled up to 10 s. A job that was told to "
+    "end by SIGINT, SIGTERM or SIGHUP, that is over its deadline, or whose ranks all ended with 2 "
+    "is not started again.\n\n"
+    "Exit status, of the last try: 0 when every rank ended with 0; else that of the first rank "
+    "that "
+    "failed, 128 + N when signal N killed it; 124 when the deadline passed; 127 when there is no "
+    "such program, 126 "
     "when the ranks could not be started, 64 for a wrong command line.\n\n"
     "Examples:\n"
     "  hprun -n 8 ./train --steps 100\n"
-    "  hprun -n 2 --deadline 60 python3 train.py\n";
+    "  hprun -n 2 --deadline 60 python3 train.py\n"
+    "  hprun -n 4 --max-restarts 3 hptrain --save run --save-every 100\n";
 
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "How many ranks (default: the cores that this process may use)", 0},
     {"deadline", 'd', "SECONDS", 0, "End the job after this time (default: never)", 0},
     {"grace", 'g', "SECONDS", 0,
      "Between asking the other ranks to end and killing them (default: 0.3)", 0},
+    {"max-restarts", 'r', "K", 0,
+     "Start all ranks again when one dies or fails, at most K times (default: 0)", 0},
     {0, 0, 0, 0, 0, 0}};
 
 static uint64_t parse_ms(struct argp_state *state, const char *name, const char *text) {
@@ -53,12 +63,14 @@ static uint64_t parse_ms(struct argp_state *state, const char *name, const char 
     return (uint64_t)ceil(seconds * 1e3);
 }
 
-static int parse_ranks(struct argp_state *state, const char *text) {
+static int parse_count(struct argp_state *state, const char *name, const char *text, int least,
+                       int most) {
     char *end;
     errno = 0;
     const long n = strtol(text, &end, 10);
-    if (errno || end == text || *end || n < 1 || n > 1024)
-        argp_error(state, "expected -n to be a number from 1 to 1024, given \"%s\"", text);
+    if (errno || end == text || *end || n < least || n > most)
+        argp_error(state, "expected %s to be a number from %d to %d, given \"%s\"", name, least,
+                   most, text);
     return (int)n;
 }
 
@@ -66,13 +78,16 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     hp_launch_config *config = state->input;
     switch (key) {
     case 'n':
-        config->n_ranks = parse_ranks(state, text);
+        config->n_ranks = parse_count(state, "-n", text, 1, 1024);
         return 0;
     case 'd':
         config->deadline_ms = parse_ms(state, "deadline", text);
         return 0;
     case 'g':
         config->grace_ms = parse_ms(state, "grace", text);
+        return 0;
+    case 'r':
+        config->max_restarts = parse_count(state, "--max-restarts", text, 0, 1000000);
         return 0;
     case ARGP_KEY_ARG: /* the program; everything behind it is the program's */
         config->argv = &state->argv[state->next - 1];

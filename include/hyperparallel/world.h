@@ -133,14 +133,21 @@ typedef struct hp_launch_config {
     /* Receives each line of the report (no newline); NULL: lines are lost. */
     void (*say)(void *context, const char *line);
     void *say_context;
+    /* How often all ranks are started anew after one has failed; 0. They find how often that was in
+     * TORCHELASTIC_RESTART_COUNT, and this number in TORCHELASTIC_MAX_RESTARTS. Of the try before
+     * nothing is left: no process, no memory, no socket. Where it lasted less than a second there
+     * is a pause, 100 ms at first, doubled up to 10 s. Not started anew: a job that was told to end
+     * (SIGINT, SIGTERM, SIGHUP), that is over its deadline, whose ranks all ended with 2. */
+    int max_restarts;
 } hp_launch_config;
 #define HP_LAUNCH_CONFIG_INIT                                                                      \
-    { sizeof(hp_launch_config), 1, 0, 0, 0, 300, 0, 0, 0 }
+    { sizeof(hp_launch_config), 1, 0, 0, 0, 300, 0, 0, 0, 0 }
 
 /* SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP are passed on to the ranks while it runs; a second
  * SIGINT or SIGTERM, 100 ms later or more, kills after the grace the ranks that have not ended.
  * *out_exit is 0 when every rank ended with 0, else the first failing rank's status (128 + signal
- * when killed). Errors: ARGUMENT, SYSTEM, LIMIT (nothing was started). */
+ * when killed), of the last try. Errors: ARGUMENT, SYSTEM, LIMIT (nothing was started, or not
+ * again). */
 HP_MUST_CHECK hp_status hp_launch(const hp_launch_config *config, int *out_exit);
 
 #ifdef __cplusplus

@@ -6,6 +6,9 @@
  * rank that fails decides: it is named at once, the others get a moment to notice by themselves,
  * what they waited for is reported, and those still there are asked to end, then killed. Ranks are
  * reaped at the very end, so no signal can reach a stranger that got a rank's number.
+ *
+ * That is one try. Where restarts are left (restart.c) there is another, which shares nothing with
+ * it but the signals and the deadline.
  */
 #include "launch.h"
 
@@ -32,7 +35,7 @@ typedef enum launch_phase {
 typedef struct launch_loop {
     hpi_launcher *l;
     launch_phase phase;
-    uint64_t phase_end_ns, deadline_ns;
+    uint64_t phase_end_ns;
     struct pollfd *polls; /* signals, then the ranks' ends, then the store's connections */
 } launch_loop;
 
@@ -69,6 +72,7 @@ static void pass_signals_on(hpi_launcher *l) {
     struct signalfd_siginfo info;
     while (read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         const bool asks = info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM;
+        l->is_told_to_end |= hpi_tells_to_end(info.ssi_signo);
         if (asks && !is_asked_anew(l))
             continue;
         for (int i = 0; i < l->n_ranks; i++) {
@@ -161,7 +165,7 @@ static void advance(launch_loop *loop) {
             enter(loop, MOMENT, MOMENT_MS);
         } else if (l->n_asked > 1) { /* asked twice: ranks that do not listen are killed */
             enter(loop, ENDING, l->config->grace_ms);
-        } else if (hpi_now_ns() >= loop->deadline_ns) {
+        } else if (hpi_now_ns() >= l->deadline_ns) {
             l->is_late = true;
             hpi_report_look(l);
             hpi_report_late(l);
@@ -185,7 +189,7 @@ static void advance(launch_loop *loop) {
 
 static int poll_ms(const launch_loop *loop) {
     const uint64_t now_ns = hpi_now_ns();
-    uint64_t until_ns = loop->phase == RUNNING ? loop->deadline_ns : loop->phase_end_ns;
+    uint64_t until_ns = loop->phase == RUNNING ? loop->l->deadline_ns : loop->phase_end_ns;
     if (loop->phase == MOMENT)
         until_ns = hpi_min(until_ns, now_ns + LOOK_MS * MS);
     return (int)hpi_min(until_ns > now_ns ? (until_ns - now_ns) / MS + 1 : 0, IDLE_MS);
@@ -233,7 +237,13 @@ static hp_status block_signals(hpi_launcher *l) {
     return HP_OK;
 }
 
-static void launcher_close(hpi_launcher *l) {
+static void unblock_signals(const hpi_launcher *l) {
+    if (l->signal_fd >= 0)
+        close(l->signal_fd);
+    pthread_sigmask(SIG_SETMASK, &l->old_mask, NULL);
+}
+
+static void try_close(hpi_launcher *l) {
     for (int i = 0; l->children && i < l->n_ranks; i++) {
         const hpi_child *c = &l->children[i];
         const int fds[] = {c->pidfd, c->server_fd, c->store_fd, c->segment_fd};
@@ -246,14 +256,15 @@ static void launcher_close(hpi_launcher *l) {
             munmap(c->control, HPI_PAGE_BYTES);
     }
     hpi_store_server_destroy(l->server);
-    if (l->signal_fd >= 0)
-        close(l->signal_fd);
-    pthread_sigmask(SIG_SETMASK, &l->old_mask, NULL);
     hpi_free(l->children);
+    l->server = NULL;
+    l->children = NULL;
 }
 
-static hp_status launcher_open(hpi_launcher *l) {
-    HP_TRY(block_signals(l));
+static hp_status try_open(hpi_launcher *l) {
+    l->first = -1;
+    l->is_named = l->is_late = l->is_usage = false;
+    l->begin_ns = hpi_now_ns();
     l->n_oom_kills = hpi_oom_kills();
     l->children = hpi_alloc((size_t)l->n_ranks, sizeof *l->children);
     if (!l->children)
@@ -273,7 +284,26 @@ static int exit_status(hpi_launcher *l) {
     return l->first >= 0 ? hpi_child_exit(&l->children[l->first]) : 0;
 }
 
-hp_status hp_launch(const hp_launch_config *config, int *out_exit) {
+/* Run the job once; what came of it stays in the launcher. */
+static hp_status try_once(hpi_launcher *l) {
+    launch_loop loop = {.l = l, .phase_end_ns = UINT64_MAX};
+    hp_status status = try_open(l);
+    if (!status) {
+        loop.polls = hpi_alloc(1 + 3 * (size_t)l->n_ranks + 16, sizeof *loop.polls);
+        status = loop.polls ? HP_OK : HP_ERR_MEMORY;
+        if (status)
+            signal_all(l, SIGKILL);
+        else
+            watch(&loop);
+        l->exit_status = exit_status(l);
+        l->is_usage = is_all_usage(l);
+    }
+    try_close(l);
+    hpi_free(loop.polls);
+    return status;
+}
+
+static hp_status check(const hp_launch_config *config, const int *out_exit) {
     if (!config || !out_exit || config->size != sizeof *config)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a config made with HP_LAUNCH_CONFIG_INIT and a "
                                          "place for the exit status");
@@ -282,23 +312,25 @@ hp_status hp_launch(const hp_launch_config *config, int *out_exit) {
                         config->n_ranks);
     if (config->argv ? !config->argv[0] : !config->body)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a program or a body, given neither");
-    hpi_launcher l = {.config = config, .n_ranks = config->n_ranks, .signal_fd = -1, .first = -1};
-    launch_loop loop = {.l = &l, .phase_end_ns = UINT64_MAX, .deadline_ns = UINT64_MAX};
-    hp_status status = launcher_open(&l);
-    if (!status) {
-        loop.polls = hpi_alloc(1 + 3 * (size_t)l.n_ranks + 16, sizeof *loop.polls);
-        status = loop.polls ? HP_OK : HP_ERR_MEMORY;
-        if (config->deadline_ms)
-            loop.deadline_ns = hpi_add_saturated(hpi_now_ns(), hpi_ms_to_ns(config->deadline_ms));
-        if (status)
-            signal_all(&l, SIGKILL);
-        else
-            watch(&loop);
-    }
-    const int code = exit_status(&l);
-    launcher_close(&l);
-    hpi_free(loop.polls);
+    if (config->max_restarts < 0)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected max_restarts of 0 or more, given %d",
+                        config->max_restarts);
+    return HP_OK;
+}
+
+hp_status hp_launch(const hp_launch_config *config, int *out_exit) {
+    HP_TRY(check(config, out_exit));
+    hpi_launcher l = {.config = config, .n_ranks = config->n_ranks, .signal_fd = -1};
+    l.deadline_ns = config->deadline_ms
+                        ? hpi_add_saturated(hpi_now_ns(), hpi_ms_to_ns(config->deadline_ms))
+                        : UINT64_MAX;
+    hp_status status = block_signals(&l);
     if (!status)
-        *out_exit = code;
+        do
+            status = try_once(&l);
+        while (!status && hpi_restart(&l));
+    unblock_signals(&l);
+    if (!status)
+        *out_exit = l.exit_status;
     return status;
 }

@@ -34,24 +34,41 @@ typedef struct hpi_child {
 typedef struct hpi_launcher {
     const hp_launch_config *config;
     int n_ranks;
-    hpi_child *children; /* [n_ranks] */
-    hpi_store_server *server;
     int signal_fd;
     sigset_t passed_on, old_mask;
+    bool is_told_to_end; /* a signal came that ends a job */
+    int n_asked;         /* SIGINT and SIGTERM that came */
+    uint64_t asked_ns;   /* when the last of them did */
+    uint64_t deadline_ns;
+    int n_restarts;    /* made */
+    uint64_t pause_ns; /* before the last of them; 0: none */
+    /* Of the try that runs, or ran last. */
+    hpi_child *children; /* [n_ranks] */
+    hpi_store_server *server;
+    uint64_t begin_ns;
     uint64_t n_oom_kills; /* before the start */
     int first;            /* the rank that failed first; -1: none */
     bool is_named;        /* and it was reported */
     bool is_late;
-    int n_asked;       /* SIGINT and SIGTERM that came */
-    uint64_t asked_ns; /* when the last of them did */
+    bool is_usage; /* all ranks ended with the status of a wrong command line */
+    int exit_status;
 } hpi_launcher;
 
 /* spawn.c: from a config to running children, or nothing. */
 hp_status hpi_spawn(hpi_launcher *launcher);
+/* Does this signal tell a job to end? */
+static inline bool hpi_tells_to_end(uint32_t signal) {
+    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+}
 /* Send a signal to a rank and to what it started. */
 void hpi_child_signal(const hpi_child *child, int signal);
 
+/* restart.c: whether there is another try after one that is over; after the pause before it. */
+bool hpi_restart(hpi_launcher *launcher);
+
 /* report.c: lines for config->say. */
+void hpi_say(const hpi_launcher *launcher, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void hpi_report_first(const hpi_launcher *launcher);
 void hpi_report_others(hpi_launcher *launcher);
 void hpi_report_late(hpi_launcher *launcher);

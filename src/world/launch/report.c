@@ -13,9 +13,7 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
-static void say(const hpi_launcher *l, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void say(const hpi_launcher *l, const char *format, ...) {
+void hpi_say(const hpi_launcher *l, const char *format, ...) {
     char line[512];
     va_list arguments;
     if (!l->config->say)
@@ -66,7 +64,7 @@ void hpi_report_first(const hpi_launcher *l) {
     char how[128];
     const hpi_child *c = &l->children[l->first];
     how_it_ended(l, c, how, sizeof how);
-    say(l, "rank %d (pid %d) %s", l->first, (int)c->pid, how);
+    hpi_say(l, "rank %d (pid %d) %s", l->first, (int)c->pid, how);
 }
 
 static void report_rank(hpi_launcher *l, int rank) {
@@ -80,7 +78,7 @@ static void report_rank(hpi_launcher *l, int rank) {
         snprintf(how, sizeof how, "; it %s", end);
     } else if (hpi_process_is_stopped((int)c->pid))
         snprintf(how, sizeof how, "; it is stopped (SIGSTOP or a debugger)");
-    say(l, "rank %d was %s%s", rank, c->doing, how);
+    hpi_say(l, "rank %d was %s%s", rank, c->doing, how);
 }
 
 /* A rank that waited for nobody and ended as the first one did, of the same wrong option perhaps.
@@ -100,12 +98,12 @@ void hpi_report_others(hpi_launcher *l) {
             report_rank(l, i);
     }
     if (n_alike)
-        say(l, "so did %d other rank%s, waiting for nobody", n_alike, n_alike == 1 ? "" : "s");
+        hpi_say(l, "so did %d other rank%s, waiting for nobody", n_alike, n_alike == 1 ? "" : "s");
 }
 
 void hpi_report_late(hpi_launcher *l) {
-    say(l, "the job did not end within its deadline of %llu ms",
-        (unsigned long long)l->config->deadline_ms);
-    for (int i = 0; i < l->n_ranks; i++)
+    hpi_say(l, "the job did not end within its deadline of %llu ms",
+            (unsigned long long)l->config->deadline_ms);
+    for (int i = 0; l->children && i < l->n_ranks; i++) /* in a pause there are none */
         report_rank(l, i);
 }

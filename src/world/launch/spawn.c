@@ -28,13 +28,15 @@ extern char **environ;
 
 /* ---- the environment of a rank -------------------------------------------------------------- */
 
-enum { N_SET = 7, SET_BYTES = 160 };
+enum { N_SET = 9, SET_BYTES = 160 };
 static const char *const set_names[N_SET] = {"RANK",
                                              "WORLD_SIZE",
                                              "LOCAL_RANK",
                                              "LOCAL_WORLD_SIZE",
                                              "MASTER_ADDR",
                                              "MASTER_PORT",
+                                             "TORCHELASTIC_RESTART_COUNT",
+                                             "TORCHELASTIC_MAX_RESTARTS",
                                              HPI_LAUNCHER_ENVIRONMENT};
 
 typedef struct rank_environment {
@@ -77,7 +79,9 @@ static void format_set(const hpi_launcher *l, int rank, int port, rank_environme
         snprintf(e->set[5], SET_BYTES, "MASTER_PORT=%s", text);
     else
         snprintf(e->set[5], SET_BYTES, "MASTER_PORT=%d", port);
-    snprintf(e->set[6], SET_BYTES, HPI_LAUNCHER_ENVIRONMENT "=" HPI_LAUNCHER_FORMAT,
+    snprintf(e->set[6], SET_BYTES, "TORCHELASTIC_RESTART_COUNT=%d", l->n_restarts);
+    snprintf(e->set[7], SET_BYTES, "TORCHELASTIC_MAX_RESTARTS=%d", l->config->max_restarts);
+    snprintf(e->set[8], SET_BYTES, HPI_LAUNCHER_ENVIRONMENT "=" HPI_LAUNCHER_FORMAT,
              HPI_LAYOUT_VERSION, c->store_fd, c->segment_fd);
 }
 
