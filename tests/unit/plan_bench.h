@@ -68,6 +68,8 @@ static void set_up(struct bench *b, int n_replicas, uint32_t prefetch, hp_schedu
     b->config.n_grad_slots = 2;
     b->config.grad_slots[0] = id++;
     b->config.grad_slots[1] = id++;
+    b->config.gather_buffer = id++; /* of fused modes */
+    b->config.pack_buffer = id++;
     b->config.n_buffers = id;
     assert_int_equal(hpi_plan_create(&b->config, &b->plan), HP_OK);
 }
@@ -78,10 +80,26 @@ static void begin(struct bench *b, hp_pass pass) {
 }
 
 static void name_op(const hp_op *op, char *out, size_t size) {
-    static const char *const kinds[] = {"gather",   "scatter",    "replicate", "allocate",
-                                        "release",  "wait",       "forward",   "forwarded",
-                                        "backward", "backwarded", "convert",   "accumulate",
-                                        "fold",     "divide",     "update",    "scale"};
+    static const char *const kinds[] = {[0] = "gather",
+                                        [1] = "scatter",
+                                        [2] = "replicate",
+                                        [HPI_OP_ALLOCATE] = "allocate",
+                                        [HPI_OP_RELEASE] = "release",
+                                        [HPI_OP_WAIT] = "wait",
+                                        [HPI_OP_FORWARD_BEGIN] = "forward",
+                                        [HPI_OP_FORWARD_END] = "forwarded",
+                                        [HPI_OP_BACKWARD_BEGIN] = "backward",
+                                        [HPI_OP_BACKWARD_END] = "backwarded",
+                                        [HPI_OP_CONVERT] = "convert",
+                                        [HPI_OP_ACCUMULATE] = "accumulate",
+                                        [HPI_OP_FOLD] = "fold",
+                                        [HPI_OP_DIVIDE] = "divide",
+                                        [HPI_OP_UPDATE] = "update",
+                                        [HPI_OP_SCALE] = "scale",
+                                        [HPI_OP_PACK] = "pack",
+                                        [HPI_OP_COPY] = "copy",
+                                        [HPI_OP_COPY_OUT] = "copy_out",
+                                        [HPI_OP_PACK_GRADS] = "pack_grads"};
     char of_unit[16] = "";
     if (op->unit != UINT32_MAX)
         snprintf(of_unit, sizeof of_unit, " %u", op->unit);
@@ -89,12 +107,17 @@ static void name_op(const hp_op *op, char *out, size_t size) {
     snprintf(out, size, "%s%s%s", kinds[op->kind], of_unit, adds ? " +" : "");
 }
 
-/* Is it an allocate or release of a slot for gradients? */
-static bool is_grad_memory(const struct bench *b, const hp_op *op) {
+/* What an allocate or release is about, if not the storage of a unit. */
+static const char *name_memory(const struct bench *b, const hp_op *op) {
     const bool is_release = op->kind == HPI_OP_RELEASE;
     const uint32_t buffer = is_release ? op->reads[0].buffer : op->writes[0].buffer;
-    return (is_release || op->kind == HPI_OP_ALLOCATE) &&
-           (buffer == b->config.grad_slots[0] || buffer == b->config.grad_slots[1]);
+    if (!is_release && op->kind != HPI_OP_ALLOCATE)
+        return "";
+    if (buffer == b->config.grad_slots[0] || buffer == b->config.grad_slots[1])
+        return " grad";
+    if (buffer == b->config.gather_buffer)
+        return " output";
+    return buffer == b->config.pack_buffer ? " packed" : "";
 }
 
 /* The burst as text, a line per operation. */
@@ -108,9 +131,7 @@ static const char *describe(struct bench *b, hpi_burst burst) {
         assert_int_equal(op->id, b->n_ops);
         b->ops[b->n_ops++] = *op;
         name_op(op, name, sizeof name);
-        const bool grad = is_grad_memory(b, op);
-        at +=
-            (size_t)snprintf(b->text + at, sizeof b->text - at, "%s%s", name, grad ? " grad" : "");
+        at += (size_t)snprintf(b->text + at, sizeof b->text - at, "%s%s", name, name_memory(b, op));
         for (uint32_t w = 0; w < op->n_waits; w++) {
             name_op(&b->ops[hpi_event_op(op->waits[w])], name, sizeof name);
             at += (size_t)snprintf(b->text + at, sizeof b->text - at, " <-%s%s", name,
@@ -134,7 +155,7 @@ static const char *describe(struct bench *b, hpi_burst burst) {
 #define END(b, lines) EXPECT(b, hpi_plan_end((b)->plan, &burst_), lines)
 
 /* Units 0 to 3 in order, prefetch 1, up to the compute of the last one. */
-static void check_forward(struct bench *b) {
+static inline void check_forward(struct bench *b) {
     FORWARD_BEGIN(b, 0,
                   "allocate 0\n"
                   "gather 0 <-allocate 0\n"
