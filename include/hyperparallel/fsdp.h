@@ -246,11 +246,12 @@ void *hp_param_grad(hp_unit *unit, int param);
 HP_MUST_CHECK hp_status hp_param_dtypes(const hp_unit *unit, int param, hp_dtype *out_data,
                                         hp_dtype *out_grad);
 
-/* This rank's shard: rows [begin, end) along shard_dim, in the order of memory; fp32 (fp64 for
+/* This rank's shard: rows [begin, end) along shard_dim, in the order of memory, or, HP_MAPPED,
+ * elements [begin, end) of the row-major parameter; fp32 (fp64 for
  * fp64, the parameter's own dtype when frozen). Values may be read between steps. The gradient
  * shard is valid from hp_fsdp_end to the next hp_fsdp_begin; NULL for frozen parameters. */
 typedef struct hp_shard {
-    int64_t begin, end;  /* rows along shard_dim (the flat scalar counts as one row) */
+    int64_t begin, end;  /* rows along shard_dim (the flat scalar counts as one row), elements */
     uint64_t n_elements; /* of this shard */
     hp_dtype dtype;
     const void *values;

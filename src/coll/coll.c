@@ -179,6 +179,10 @@ hp_status hpi_broadcast(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
     return hpi_coll_run(group, HP_BROADCAST, c, false, out_seq);
 }
 
+hp_status hpi_barrier(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
+    return hpi_coll_run(group, HP_BARRIER, c, false, out_seq);
+}
+
 hp_status hpi_coll_drain(hp_group *group, uint64_t seq) {
     const int n = hp_group_size(group), rank = hp_group_rank(group);
     for (int k = 1; k < n; k++)

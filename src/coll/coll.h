@@ -46,6 +46,8 @@ hp_status hpi_reduce_scatter(hp_group *group, const hpi_coll *c, uint64_t *out_s
 hp_status hpi_all_reduce(hp_group *group, const hpi_coll *c,
                          uint64_t *out_seq); /* count elements, blocks 1 */
 hp_status hpi_broadcast(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
+/* Of `c` the tag and the pass alone. Drained when it is done: it reads nothing. */
+hp_status hpi_barrier(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
 /* Wait until every member has finished reading for collective `seq`. Any thread. */
 hp_status hpi_coll_drain(hp_group *group, uint64_t seq);
 /* The number that the next collective on this group will get, less one: 0 on a fresh group. */
@@ -58,7 +60,8 @@ enum {
     HPI_KIND_ALL_GATHER = 0,
     HPI_KIND_REDUCE_SCATTER = 1,
     HPI_KIND_ALL_REDUCE = 2,
-    HPI_N_COLL_KINDS = 3
+    HPI_KIND_BARRIER = 3, /* no operands: done when every member has come */
+    HPI_N_COLL_KINDS = 4
 };
 extern const hp_kind hpi_coll_kinds[HPI_N_COLL_KINDS];
 

@@ -133,6 +133,17 @@ static hp_status run_all_reduce(void *context, const hp_op *op) {
     return run_op(context, op, hpi_all_reduce, (shape){.is_sum = true});
 }
 
+static hp_status run_barrier(void *context, const hp_op *op) {
+    const hpi_bindings *b = context;
+    const hpi_coll c = {
+        .blocks = 1, .dtype = HP_UINT8, .out_dtype = HP_UINT8, .tag = tag_of(op), .pass = b->pass};
+    hp_group *group;
+    uint64_t seq;
+    HP_TRY(find_group(b, op, &group));
+    HP_TRY(check_seq(b, op, group));
+    return hpi_barrier(group, &c, &seq);
+}
+
 static hp_status drain_op(void *context, const hp_op *op) {
     const hpi_bindings *b = context;
     hp_group *group;
@@ -144,4 +155,5 @@ const hp_kind hpi_coll_kinds[HPI_N_COLL_KINDS] = {
     [HPI_KIND_ALL_GATHER] = {"all_gather", run_all_gather, drain_op, HP_ROLE_PLAIN},
     [HPI_KIND_REDUCE_SCATTER] = {"reduce_scatter", run_reduce_scatter, drain_op, HP_ROLE_PLAIN},
     [HPI_KIND_ALL_REDUCE] = {"all_reduce", run_all_reduce, drain_op, HP_ROLE_PLAIN},
+    [HPI_KIND_BARRIER] = {"barrier", run_barrier, NULL, HP_ROLE_PLAIN},
 };

@@ -6,12 +6,13 @@
  * symmetric allocation, the same on every rank. Operations name a buffer by its id. Accumulators
  * have an id from the start and memory of this rank alone when they are first needed.
  */
+#include "buffers.h"
 #include "agree.h"
 #include "bundles.h"
 
 #include <stdio.h>
 
-enum { SLICE_ALIGNMENT = 512, PARAM_ALIGNMENT = 64, N_GRAD_SLOTS = 2 };
+enum { N_GRAD_SLOTS = 2 };
 
 /* Hand out ids and, in `offsets`, places in the one allocation. */
 struct cutter {
@@ -37,17 +38,10 @@ static hp_ref cut(struct cutter *cutter, uint64_t bytes) {
     const hp_ref whole = reserve(cutter, bytes);
     if (!whole.buffer)
         return whole;
-    cutter->total = hpi_align_up(cutter->total, SLICE_ALIGNMENT);
+    cutter->total = hpi_align_up(cutter->total, HPI_SLICE_ALIGNMENT);
     cutter->offsets[whole.buffer] = cutter->total;
     cutter->total += bytes;
     return whole;
-}
-
-/* Room for `bytes` at the end of a buffer that is being laid out. */
-static uint64_t append(uint64_t *end, uint64_t bytes, uint64_t alignment) {
-    const uint64_t at = hpi_align_up(*end, alignment);
-    *end = at + bytes;
-    return at;
 }
 
 static hpi_route choose_route(const hp_fsdp *fsdp, const hpi_param *p) {
@@ -56,48 +50,46 @@ static hpi_route choose_route(const hp_fsdp *fsdp, const hpi_param *p) {
     return p->layout.n_shards > 1 ? HPI_ROUTE_REDUCE_SCATTER : HPI_ROUTE_ALL_REDUCE;
 }
 
-struct unit_bytes {
-    uint64_t shard, cast, storage, grad, bucket[2], accumulator;
-};
-
-static void lay_out_slice(hpi_param *p, struct unit_bytes *end, hpi_plan_param *out) {
+static void lay_out_slice(hpi_param *p, hpi_unit_bytes *end, hpi_plan_param *out) {
     const uint64_t bytes = p->layout.shard_elements * hp_dtype_size(p->master);
-    p->bucket_offset = append(&end->bucket[p->bucket], bytes, SLICE_ALIGNMENT);
+    p->bucket_offset = hpi_append(&end->bucket[p->bucket], bytes, HPI_SLICE_ALIGNMENT);
     out->bucket_begin = p->bucket_offset;
     out->bucket_end = p->bucket_offset + bytes;
 }
 
-static void lay_out_gradient(hp_fsdp *fsdp, hpi_param *p, struct unit_bytes *end,
+static void lay_out_gradient(hp_fsdp *fsdp, hpi_param *p, hpi_unit_bytes *end,
                              hpi_plan_param *out) {
     const uint64_t sum_bytes = hp_dtype_size(p->master);
     const uint64_t full = p->layout.full_elements;
     p->bucket = out->bucket = p->master == HP_FP64;
-    out->accumulator_begin = append(&end->accumulator, full * sum_bytes, PARAM_ALIGNMENT);
+    out->accumulator_begin = hpi_append(&end->accumulator, full * sum_bytes, HPI_PARAM_ALIGNMENT);
     out->accumulator_end = out->accumulator_begin + full * sum_bytes;
     out->grad_dtype = (uint8_t)p->grad_dtype;
     out->route = choose_route(fsdp, p);
     p->is_direct = out->route == HPI_ROUTE_DIRECT;
     if (p->is_direct)
         return;
-    p->grad_offset = append(&end->grad, full * hp_dtype_size(p->grad_dtype), PARAM_ALIGNMENT);
+    p->grad_padding = full - p->layout.n_elements;
+    p->grad_offset =
+        hpi_append(&end->grad, full * hp_dtype_size(p->grad_dtype), HPI_PARAM_ALIGNMENT);
     out->grad_begin = p->grad_offset;
     out->grad_end = p->grad_offset + full * hp_dtype_size(p->grad_dtype);
 }
 
-static void lay_out_param(hp_fsdp *fsdp, hpi_param *p, struct unit_bytes *end,
-                          hpi_plan_param *out) {
+static void lay_out_param(hp_fsdp *fsdp, hpi_param *p, hpi_unit_bytes *end, hpi_plan_param *out) {
     const uint64_t bytes = hp_dtype_size(p->data_dtype), full = p->layout.full_elements;
     const uint64_t shard = p->layout.shard_elements;
     out->is_gathered = fsdp->n_shards > 1 && p->layout.n_shards > 1;
     if (out->is_gathered && hpi_mode_is_fused(fsdp->config.mode))
         p->has_cast = false;
-    p->shard_offset = append(&end->shard, shard * hp_dtype_size(p->master), PARAM_ALIGNMENT);
+    p->shard_offset =
+        hpi_append(&end->shard, shard * hp_dtype_size(p->master), HPI_PARAM_ALIGNMENT);
     if (p->has_cast)
-        p->cast_offset = append(&end->cast, shard * bytes, PARAM_ALIGNMENT);
+        p->cast_offset = hpi_append(&end->cast, shard * bytes, HPI_PARAM_ALIGNMENT);
     out->dtype = (uint8_t)p->data_dtype;
     out->blocks = p->layout.outer;
     if (out->is_gathered) {
-        p->storage_offset = append(&end->storage, full * bytes, PARAM_ALIGNMENT);
+        p->storage_offset = hpi_append(&end->storage, full * bytes, HPI_PARAM_ALIGNMENT);
         out->storage_begin = p->storage_offset;
         out->storage_end = p->storage_offset + full * bytes;
     }
@@ -112,40 +104,43 @@ static hp_ref source_of(const hpi_param *p, const hpi_plan_unit *unit) {
     return (hp_ref){p->has_cast ? unit->cast.buffer : unit->shard.buffer, 0, at, at + bytes};
 }
 
-/* Where each gradient shard lies in its bucket: those of bundles first. */
-static void lay_out_buckets(hp_unit *unit, hpi_plan_param *params, struct unit_bytes *end,
+/* Where each gradient shard lies in its bucket: those of segments and bundles first. */
+static void lay_out_buckets(hp_unit *unit, hpi_plan_param *params, hpi_unit_bytes *end,
                             hpi_plan_unit *out) {
     const bool has_bundles = hpi_mode_is_fused(out->mode) && unit->fsdp->n_shards > 1;
     if (has_bundles)
         hpi_bundles_lay_out(unit, params, out, end->bucket);
     for (uint32_t j = 0; j < out->n_params; j++) {
-        const bool is_placed = has_bundles && params[j].route == HPI_ROUTE_REDUCE_SCATTER;
-        if (params[j].route != HPI_ROUTE_NONE && !is_placed)
-            lay_out_slice(&unit->params[params[j].param], end, &params[j]);
+        hpi_param *p = &unit->params[params[j].param];
+        const bool is_bundled = has_bundles && params[j].route == HPI_ROUTE_REDUCE_SCATTER;
+        if (params[j].route != HPI_ROUTE_NONE && !is_bundled && !p->is_mapped)
+            lay_out_slice(p, end, &params[j]);
     }
 }
 
 static void lay_out_unit(struct cutter *cutter, hp_unit *unit, hpi_plan_param *params,
                          hpi_plan_unit *out) {
     hp_fsdp *fsdp = cutter->fsdp;
-    struct unit_bytes end = {0};
+    hpi_unit_bytes end = {0};
     out->mode = fsdp->config.mode;
     out->params = params;
     for (int j = 0; j < unit->n_params; j++) {
         hpi_param *p = &unit->params[j];
-        if (!hpi_param_is_owned(p) || !p->layout.n_elements)
+        if (!hpi_param_is_owned(p) || !p->layout.n_elements || p->is_mapped)
             continue;
         params[out->n_params].param = (uint32_t)j;
         lay_out_param(fsdp, p, &end, &params[out->n_params++]);
         out->is_trainable |= p->bucket >= 0;
     }
+    hpi_segments_lay_out(unit, &end, params, out);
     out->storage_bytes = end.storage;
     out->grad_bytes = end.grad;
     lay_out_buckets(unit, params, &end, out);
     out->shard = cut(cutter, end.shard);
     out->cast = cut(cutter, end.cast);
     for (int b = 0; b < 2; b++)
-        out->bucket[b] = cut(cutter, hpi_align_up(end.bucket[b], SLICE_ALIGNMENT));
+        out->bucket[b] = cut(cutter, hpi_align_up(end.bucket[b], HPI_SLICE_ALIGNMENT));
+    out->shared = reserve(cutter, end.shared);
     out->accumulator = reserve(cutter, end.accumulator);
     out->is_resharded = hpi_unit_is_resharded(unit);
     out->own_storage = out->is_resharded ? 0 : cut(cutter, out->storage_bytes).buffer;
@@ -153,7 +148,10 @@ static void lay_out_unit(struct cutter *cutter, hp_unit *unit, hpi_plan_param *p
         unit->config.reduce == HP_AVG ? (double)fsdp->n_shards * fsdp->n_replicas : 1.0;
     out->is_divided = parts != 1.0 || unit->config.factor != 1.0;
     for (uint32_t j = 0; j < out->n_params; j++) /* the ids are known now */
-        params[j].source = source_of(&unit->params[params[j].param], out);
+        if (unit->params[params[j].param].is_mapped)
+            params[j].source.buffer = out->shared.buffer;
+        else
+            params[j].source = source_of(&unit->params[params[j].param], out);
 }
 
 /* (1 + prefetch) gathered units and two units of gradients; fewer when there are fewer units. Fused
@@ -189,7 +187,7 @@ static hp_status take_tables(hp_fsdp *fsdp, uint64_t **out_offsets) {
     size_t n_params = 0;
     for (uint32_t i = 0; i < fsdp->n_units; i++)
         n_params += (size_t)fsdp->units[i]->n_params;
-    const size_t n_buffers = 1 + 6 * (size_t)fsdp->n_units + 2 * HPI_MAX_SLOTS;
+    const size_t n_buffers = 1 + 7 * (size_t)fsdp->n_units + 2 * HPI_MAX_SLOTS;
     fsdp->plan_units = hpi_alloc(fsdp->n_units, sizeof *fsdp->plan_units);
     fsdp->plan_params = hpi_alloc(n_params, sizeof *fsdp->plan_params);
     fsdp->unit_names = hpi_alloc(fsdp->n_units, sizeof *fsdp->unit_names);
@@ -213,6 +211,7 @@ static void count_bytes(hp_fsdp *fsdp) {
         const hpi_plan_unit *unit = &fsdp->plan_units[i];
         stats->shard_bytes += unit->shard.end + unit->cast.end;
         stats->bucket_bytes += unit->bucket[0].end + unit->bucket[1].end;
+        stats->shared_bytes += unit->shared.end / (uint64_t)fsdp->n_shards;
         stats->gather_bytes += unit->own_storage ? bytes[unit->own_storage] : 0;
     }
     for (uint32_t s = 0; s < plan->n_storage_slots; s++)
@@ -245,6 +244,7 @@ hp_status hpi_fsdp_take_memory(hp_fsdp *fsdp) {
         }
         cut_slots(&cutter);
         status = bind_memory(fsdp, offsets, cutter.total);
+        status = status ? status : hpi_segments_take_memory(fsdp);
         count_bytes(fsdp);
     }
     hpi_free(offsets);
@@ -266,7 +266,7 @@ hp_status hpi_unit_take_accumulator(hp_unit *unit) {
     if (!ref.buffer || unit->accumulator)
         return HP_OK;
     HP_TRY(check_accumulator(unit, ref.end));
-    unit->accumulator = hpi_alloc_aligned(PARAM_ALIGNMENT, ref.end);
+    unit->accumulator = hpi_alloc_aligned(HPI_PARAM_ALIGNMENT, ref.end);
     if (!unit->accumulator)
         return HP_ERR_MEMORY;
     unit->fsdp->bindings.buffers[ref.buffer] = unit->accumulator;

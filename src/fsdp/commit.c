@@ -67,6 +67,10 @@ static hp_status make_layout(hp_fsdp *fsdp, hpi_param *p) {
     memcpy(description.shape, p->shape, sizeof p->shape);
     description.dtype = p->dtype;
     description.shard_dim = p->shard_dim;
+    p->is_mapped = fsdp->config.mode == HP_MAPPED && fsdp->n_shards > 1 &&
+                   p->shard_dim != HP_REPLICATED && hpi_param_is_owned(p) && !is_empty(p);
+    if (p->is_mapped) /* flat: any dimension will do */
+        description.shard_dim = 0;
     return hpi_layout_make(&description, fsdp->n_shards, &p->layout);
 }
 

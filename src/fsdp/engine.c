@@ -8,6 +8,7 @@
  * left.
  */
 #include "engine.h"
+#include "buffers.h"
 
 #include <hyperparallel/coll.h>
 #include <stdio.h>
@@ -74,6 +75,7 @@ void hp_fsdp_destroy(hp_fsdp *fsdp) {
     if (!is_drained)
         cancel(fsdp);
     hp_executor_destroy(fsdp->executor);
+    hpi_segments_drop_memory(fsdp);
     if (is_drained) /* nobody reaches for our memory any more */
         hpi_symm_drop(fsdp->memory);
     hp_group_destroy(fsdp->replicate);

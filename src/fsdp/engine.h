@@ -13,7 +13,9 @@
  *   bucket  gradient shards, [0] in fp32 and [1] in fp64, every slice 512-byte aligned; persistent
  *   storage the gathered parameters; a slot of a pool, or its own when the unit does not reshard
  *   grad    the full gradients, in the dtypes that are reduced; a slot of a pool of two
- *   gather, pack  fused modes, one buffer each for all units: what bundles.h puts together
+ *   shared  mapped: the parameters themselves, one copy for the shard group, flat segments of which
+ *           each rank owns a range; shards lie in it unless they have a cast, whose place it is
+ * then gather, pack  fused modes, one buffer each for all units: what bundles.h puts together
  *   accumulator  sums of full gradients, in fp32 / fp64; ordinary memory, taken at the first need
  */
 #ifndef HPI_ENGINE_H
@@ -40,8 +42,10 @@ typedef struct hpi_param {
     uint64_t shard_offset, cast_offset, storage_offset, grad_offset, bucket_offset;
     uint64_t row_offset, row_grad_offset; /* fused: in the rows of its bundles (bundles.h) */
     int bucket;                           /* 0 fp32, 1 fp64; -1: no gradient */
-    bool is_direct;                       /* backward writes straight into the bucket */
-    bool grad_taken;                      /* hp_param_grad was called in this backward */
+    bool is_mapped; /* lies in the shared buffer; offsets of shard and cast are in that, too */
+    uint64_t grad_padding; /* elements behind the full gradient that stay zero */
+    bool is_direct;        /* backward writes straight into the bucket */
+    bool grad_taken;       /* hp_param_grad was called in this backward */
     const void *data;
     void (*fill)(void *context, uint64_t begin, uint64_t end, void *out_elements);
     void *fill_context;
@@ -60,6 +64,7 @@ struct hp_unit {
     /* While the unit computes: set by the operations that begin and end it. */
     hpi_phase phase;
     unsigned char *storage, *grad; /* this life's bytes; NULL without */
+    const unsigned char *view;     /* its shared buffer, read-only */
     uint64_t phase_began_ns;
     uint32_t n_forwards, n_backwards; /* begun in this pass */
     bool is_complete;                 /* in this pass: a backward for each forward, once */
@@ -82,6 +87,8 @@ struct hp_fsdp {
     uint32_t n_units, units_capacity;
     bool is_committed;
     hp_symm memory; /* one allocation for everything that peers may touch */
+    hp_symm shared; /* mapped: what the shard group has together */
+    void *view;     /* of all of it, read-only; NULL without */
     hpi_bindings bindings;
     hp_executor *executor;
     hpi_plan *plan;

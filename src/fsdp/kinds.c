@@ -55,9 +55,8 @@ static hp_status run_backward_begin(void *context, const hp_op *op) {
         if (!hpi_param_is_trainable(p))
             continue;
         const size_t bytes = hp_dtype_size(p->grad_dtype);
-        const uint64_t padding = p->layout.full_elements - p->layout.n_elements;
-        if (padding) /* the slot was another unit's: padding must stay zero for ever */
-            memset(grad_of(unit, p) + p->layout.n_elements * bytes, 0, padding * bytes);
+        if (p->grad_padding) /* the slot was another unit's: padding must stay zero for ever */
+            memset(grad_of(unit, p) + p->layout.n_elements * bytes, 0, p->grad_padding * bytes);
     }
     return HP_OK;
 }
@@ -137,6 +136,8 @@ static hp_status run_divide(void *context, const hp_op *op) {
 
 static hp_status run_apply(void *context, const hp_op *op) {
     const hp_fsdp *fsdp = owner_of(context);
+    if (op->param != UINT32_MAX) /* names what the one before it has written */
+        return HP_OK;
     return fsdp->apply(fsdp->apply_context, unit_of(context, op));
 }
 

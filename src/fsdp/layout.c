@@ -81,8 +81,18 @@ hp_status hpi_layout_make(const hp_param *param, int n_shards, hpi_layout *out_l
 
 void hpi_layout_rows(const hpi_layout *layout, int rank, uint64_t *out_begin, uint64_t *out_end) {
     const uint64_t shard = layout->n_shards == 1 ? 0 : (uint64_t)rank;
-    *out_begin = hpi_min(shard * layout->chunk, layout->rows);
-    *out_end = hpi_min(*out_begin + layout->chunk, layout->rows);
+    const uint64_t begin = shard * layout->chunk, first = layout->first;
+    *out_begin = hpi_min(hpi_max(begin, first) - first, layout->rows);
+    *out_end = hpi_min(hpi_max(begin + layout->chunk, first) - first, layout->rows);
+}
+
+void hpi_layout_flatten(hpi_layout *layout, uint64_t first, uint64_t chunk, int rank) {
+    layout->is_flat = true;
+    layout->outer = layout->inner = 1;
+    layout->rows = layout->full_elements = layout->n_elements;
+    layout->chunk = chunk;
+    layout->first = first;
+    layout->shard_elements = hpi_layout_count(layout, rank);
 }
 
 uint64_t hpi_layout_count(const hpi_layout *layout, int rank) {

@@ -263,11 +263,16 @@ static const hpi_plan_unit *plan_of(const hp_unit *unit) {
 }
 
 void *hpi_param_master(const hp_unit *unit, const hpi_param *p) {
-    return buffer_of(unit, plan_of(unit)->shard) + p->shard_offset;
+    const hpi_plan_unit *plan = plan_of(unit);
+    const bool is_shared = p->is_mapped && !p->has_cast;
+    return buffer_of(unit, is_shared ? plan->shared : plan->shard) + p->shard_offset;
 }
 
 void *hpi_param_cast(const hp_unit *unit, const hpi_param *p) {
-    return p->has_cast ? buffer_of(unit, plan_of(unit)->cast) + p->cast_offset : NULL;
+    const hpi_plan_unit *plan = plan_of(unit);
+    if (!p->has_cast)
+        return NULL;
+    return buffer_of(unit, p->is_mapped ? plan->shared : plan->cast) + p->cast_offset;
 }
 
 void *hpi_param_grad_shard(const hp_unit *unit, const hpi_param *p) {
@@ -299,6 +304,8 @@ const void *hp_param_data(const hp_unit *unit, int param) {
     }
     if (!p->layout.n_elements)
         return no_elements;
+    if (p->is_mapped)
+        return unit->view + p->storage_offset;
     if (is_gathered(unit->fsdp, p))
         return unit->storage + p->storage_offset;
     return p->has_cast ? hpi_param_cast(unit, p) : hpi_param_master(unit, p);
@@ -345,11 +352,16 @@ hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard) {
         return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_commit before the shard of %s is read",
                         p->name);
     uint64_t begin, end;
-    hpi_layout_rows(&p->layout, p->layout.n_shards > 1 ? unit->fsdp->shard_rank : 0, &begin, &end);
+    const int rank = p->layout.n_shards > 1 ? unit->fsdp->shard_rank : 0;
+    hpi_layout_rows(&p->layout, rank, &begin, &end);
+    if (unit->fsdp->config.mode == HP_MAPPED && !p->layout.is_flat) { /* all of it, in elements */
+        begin = 0;
+        end = p->layout.n_elements;
+    }
     *out_shard = (hp_shard){
         .begin = (int64_t)begin,
         .end = (int64_t)end,
-        .n_elements = p->layout.outer * (end - begin) * p->layout.inner,
+        .n_elements = hpi_layout_count(&p->layout, rank),
         .dtype = p->master,
         .values = p->layout.n_elements ? hpi_param_master(unit, p) : NULL,
         .grad = unit->fsdp->has_gradients && p->bucket >= 0 ? hpi_param_grad_shard(unit, p) : NULL,

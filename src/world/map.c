@@ -135,3 +135,28 @@ void hpi_group_unmap(hp_group *group, void *memory, uint64_t bytes) {
     }
     munmap(base, bytes + head_bytes(group));
 }
+
+hp_status hpi_group_view(const hp_group *group, void *memory, uint64_t bytes, void **out_view) {
+    if (hpi_world_is_threads(group->world)) {
+        *out_view = memory;
+        return HP_OK;
+    }
+    /* mremap(2): an old size of 0 maps the pages of a shared mapping once more */
+    void *view = mremap(memory, 0, bytes, MREMAP_MAYMOVE);
+    if (view == MAP_FAILED)
+        return HPI_FAIL(HP_ERR_LIMIT, "expected to map %llu shared bytes once more, mremap: %s",
+                        (unsigned long long)bytes, strerror(errno));
+    if (mprotect(view, bytes, PROT_READ) != 0) {
+        const int cause = errno;
+        munmap(view, bytes);
+        return HPI_FAIL(HP_ERR_LIMIT, "expected a read-only mapping, mprotect: %s",
+                        strerror(cause));
+    }
+    *out_view = view;
+    return HP_OK;
+}
+
+void hpi_group_drop_view(const hp_group *group, void *view, uint64_t bytes) {
+    if (!hpi_world_is_threads(group->world))
+        munmap(view, bytes);
+}

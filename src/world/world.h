@@ -35,6 +35,11 @@ hp_status hpi_world_check_memory(hp_world *world, uint64_t bytes, const char *wh
  * memory when the ranks are threads). Collective over the group. Errors: LIMIT, SYSTEM, PEER. */
 hp_status hpi_group_map(hp_group *group, uint64_t bytes, void **out_memory);
 void hpi_group_unmap(hp_group *group, void *memory, uint64_t bytes);
+/* The same bytes once more, at another address, where this process can only read them; the same
+ * address when the ranks are threads (a second mapping would hide races from ThreadSanitizer).
+ * Local. Errors: LIMIT. */
+hp_status hpi_group_view(const hp_group *group, void *memory, uint64_t bytes, void **out_view);
+void hpi_group_drop_view(const hp_group *group, void *view, uint64_t bytes);
 
 bool hpi_world_is_threads(const hp_world *world);
 bool hpi_world_is_local(const hp_world *world, int world_rank);

@@ -296,13 +296,14 @@ hp_status tiny_step(tiny *t, int step, double *out_loss) {
 
 /* ---- digests ----------------------------------------------------------------------------- */
 
-static uint64_t hash_shard(const hp_param *p, const hp_shard *shard, const void *values,
-                           uint64_t seed) {
+static uint64_t hash_shard(const tiny *t, const hp_param *p, const hp_shard *shard,
+                           const void *values, uint64_t seed) {
     uint64_t sum = 0;
     const size_t bytes = hp_dtype_size(shard->dtype);
     const uint64_t rows = (uint64_t)(shard->end - shard->begin);
-    const bool is_inner = p->n_dims == 2 && p->shard_dim == 1;
-    const uint64_t width = p->n_dims == 2 ? (uint64_t)p->shape[1] : 1;
+    const bool is_flat = hp_fsdp_mode(t->fsdp) == HP_MAPPED;
+    const bool is_inner = p->n_dims == 2 && p->shard_dim == 1 && !is_flat;
+    const uint64_t width = p->n_dims == 2 && !is_flat ? (uint64_t)p->shape[1] : 1;
     for (uint64_t k = 0; k < shard->n_elements; k++) {
         const uint64_t index = is_inner ? k / rows * width + (uint64_t)shard->begin + k % rows
                                         : (uint64_t)shard->begin * width + k;
@@ -327,7 +328,8 @@ hp_status tiny_digest(tiny *t, int of_gradients, uint64_t *out_digest) {
             if (t->params[l][j].shard_dim == HP_REPLICATED && shard_rank)
                 continue; /* counted once */
             if (values)
-                mine += hash_shard(&t->params[l][j], &shard, values, (uint64_t)(l * N_PARAMS + j));
+                mine +=
+                    hash_shard(t, &t->params[l][j], &shard, values, (uint64_t)(l * N_PARAMS + j));
         }
     HP_TRY(hp_all_reduce(hp_world_group(t->world), &mine, &all, 1, HP_INT64, HP_SUM));
     *out_digest = all;

@@ -83,6 +83,7 @@ static void name_op(const hp_op *op, char *out, size_t size) {
     static const char *const kinds[] = {[0] = "gather",
                                         [1] = "scatter",
                                         [2] = "replicate",
+                                        [HPI_OP_BARRIER] = "barrier",
                                         [HPI_OP_ALLOCATE] = "allocate",
                                         [HPI_OP_RELEASE] = "release",
                                         [HPI_OP_WAIT] = "wait",

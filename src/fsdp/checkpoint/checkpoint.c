@@ -48,7 +48,8 @@ struct save {
     uint64_t n_bytes;
 };
 
-/* This rank's piece as a tensor of its own: the parameter's shape with only our rows. */
+/* This rank's piece as a tensor of its own: the parameter's shape with only our rows, or a plain row
+ * of elements where it is cut without regard to rows. */
 static hpi_tensor tensor_of(const hp_fsdp *fsdp, const hpi_part *part) {
     const hpi_param *p = part->param;
     uint64_t begin, end;
@@ -58,6 +59,11 @@ static hpi_tensor tensor_of(const hp_fsdp *fsdp, const hpi_part *part) {
                          .n_dims = p->n_dims,
                          .n_bytes = part->n_bytes,
                          .data = part->data};
+    if (p->layout.is_flat) {
+        tensor.n_dims = 1;
+        tensor.shape[0] = end - begin;
+        return tensor;
+    }
     for (int d = 0; d < p->n_dims; d++)
         tensor.shape[d] = d == p->shard_dim ? end - begin : (uint64_t)p->shape[d];
     return tensor;

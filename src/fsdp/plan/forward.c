@@ -61,6 +61,7 @@ hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed) {
     if (u->residency != HPI_SHARDED)
         return HP_OK;
     u->gathered = 0;
+    hpi_mapped_publish(plan, unit);
     if (bytes) {
         const uint32_t buffer = take_storage(plan, unit, is_needed);
         if (!buffer && is_needed)
@@ -81,6 +82,7 @@ static void wait_unshard(hpi_plan *plan, uint32_t unit) {
     hpi_unit_state *u = &plan->units[unit];
     if (u->residency == HPI_PENDING)
         hpi_emit_wait(plan, unit, u->gathered);
+    hpi_mapped_wait(plan, unit);
     u->residency = HPI_RESIDENT;
 }
 

@@ -38,6 +38,17 @@ typedef struct hpi_use {
     bool is_backwarded;
 } hpi_use;
 
+/* What the plan knows about readers and writers of shared memory. All of it follows from passes and
+ * updates alone, in which ranks are alike, and from nothing that a rank may do by itself. */
+typedef struct hpi_sharing {
+    bool is_written;              /* since peers were last known to see it */
+    bool is_read;                 /* peers may not be through with what they read */
+    bool is_published;            /* in this pass */
+    hp_event published;           /* what the first use waits for; 0: nothing any more */
+    uint32_t next_seq_after_sync; /* on the reduce communicator: what a replayed pass leaves */
+    bool is_read_after_sync;      /* the same */
+} hpi_sharing;
+
 struct hpi_plan {
     const hpi_plan_config *config;
     hp_pass pass;
@@ -53,6 +64,7 @@ struct hpi_plan {
     uint32_t *lives;
     uint32_t next_id, next_seq[HPI_N_COMMS];
     hp_event last_drained[HPI_N_COMMS]; /* of the last collective on each communicator */
+    hpi_sharing sharing;                /* mapped.c */
     hp_op *ops;
     uint64_t n_ops, ops_capacity;
 };
@@ -100,6 +112,20 @@ void hpi_per_param_reduce(hpi_plan *plan, uint32_t unit, hp_event computed);
 /* fused.c */
 void hpi_fused_gather(hpi_plan *plan, uint32_t unit, hp_event allocated);
 void hpi_fused_reduce(hpi_plan *plan, uint32_t unit, hp_event computed);
+
+/* mapped.c */
+/* Before a unit's first use in a pass: its owners' writes are on their way to be seen. */
+void hpi_mapped_publish(hpi_plan *plan, uint32_t unit);
+void hpi_mapped_wait(hpi_plan *plan, uint32_t unit);
+/* The end of a pass: who may still read. */
+void hpi_mapped_end(hpi_plan *plan);
+/* Around the operations that write weights; between them those that name what a unit's write. */
+void hpi_mapped_begin_update(hpi_plan *plan);
+void hpi_mapped_name_writes(hpi_plan *plan, uint32_t unit);
+void hpi_mapped_end_update(hpi_plan *plan);
+/* hpi_plan_replayed and hpi_plan_reset for what is shared. */
+void hpi_mapped_replayed(hpi_plan *plan);
+void hpi_mapped_reset(hpi_plan *plan);
 
 /* forward.c */
 /* Issue the gathers of a unit unless it is resident or on the way. */

@@ -86,8 +86,9 @@ hp_op *hpi_emit_compute(hpi_plan *plan, uint16_t kind, uint32_t unit) {
     const hpi_unit_state *u = &plan->units[unit];
     hp_op *op = hpi_emit(plan, kind, HP_STREAM_COMPUTE, unit);
     const bool is_begin = kind == HPI_OP_FORWARD_BEGIN || kind == HPI_OP_BACKWARD_BEGIN;
-    if (is_begin && u->storage.buffer) {
-        op->reads[0] = u->storage;
+    const bool is_mapped = description->shared.buffer && u->residency == HPI_RESIDENT;
+    if (is_begin && (u->storage.buffer || is_mapped)) {
+        op->reads[0] = is_mapped ? description->shared : u->storage;
         op->reads[1] = description->cast.buffer ? description->cast : description->shard;
     } else if (is_begin) {
         op->reads[0] = description->shard;
@@ -110,6 +111,7 @@ const hpi_way *hpi_plan_way(const hpi_plan *plan, uint32_t unit) {
         [HP_PER_PARAM] = {hpi_per_param_gather, hpi_per_param_reduce, false},
         [HP_FUSED] = {hpi_fused_gather, hpi_fused_reduce, true},
         [HP_FUSED_ZERO_COPY] = {hpi_fused_gather, hpi_fused_reduce, true},
+        [HP_MAPPED] = {NULL, hpi_per_param_reduce, false},
     };
     return &ways[plan->config->units[unit].mode];
 }
@@ -148,6 +150,7 @@ hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst) {
         learn_order(plan);
     for (uint32_t i = 0; i < plan->config->n_units; i++)
         hpi_plan_reshard(plan, i);
+    hpi_mapped_end(plan);
     hp_op *quiet = NULL;
     for (int comm = 1; comm < HPI_N_COMMS; comm++) {
         if (!plan->last_drained[comm])
@@ -160,6 +163,8 @@ hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst) {
 
 hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst) {
     hpi_burst_start(plan);
+    if (kind == HPI_OP_UPDATE)
+        hpi_mapped_begin_update(plan);
     for (uint32_t i = 0; i < plan->config->n_units; i++) {
         const hpi_plan_unit *description = &plan->config->units[i];
         if (kind == HPI_OP_SCALE && !description->is_trainable)
@@ -168,9 +173,13 @@ hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst) {
         memcpy(op->reads, description->bucket, sizeof op->reads);
         op->writes[0] = kind == HPI_OP_UPDATE ? description->shard : description->bucket[0];
         op->writes[1] = kind == HPI_OP_UPDATE ? description->cast : description->bucket[1];
-        if (kind == HPI_OP_UPDATE) /* gradients of weights that are no more */
-            plan->units[i].is_accumulated = false;
+        if (kind != HPI_OP_UPDATE)
+            continue;
+        plan->units[i].is_accumulated = false; /* gradients of weights that are no more */
+        hpi_mapped_name_writes(plan, i);
     }
+    if (kind == HPI_OP_UPDATE)
+        hpi_mapped_end_update(plan);
     return hpi_burst_finish(plan, out_burst);
 }
 
@@ -244,6 +253,7 @@ bool hpi_plan_is_idle(const hpi_plan *plan) {
 
 void hpi_plan_replayed(hpi_plan *plan, uint64_t n_ops) {
     plan->next_id = (uint32_t)n_ops;
+    hpi_mapped_replayed(plan);
     for (uint32_t i = 0; i < plan->config->n_units; i++)
         plan->units[i].is_accumulated = false;
 }

@@ -21,7 +21,8 @@
 
 /* Operation kinds: the collectives of coll first, then these. */
 enum {
-    HPI_OP_ALLOCATE = 3,  /* writes[0] is a new life of a buffer */
+    HPI_OP_BARRIER = 3,   /* HPI_KIND_BARRIER */
+    HPI_OP_ALLOCATE,      /* writes[0] is a new life of a buffer */
     HPI_OP_RELEASE,       /* reads[0] is the life that ends */
     HPI_OP_WAIT,          /* nothing but its waits */
     HPI_OP_FORWARD_BEGIN, /* reads the parameters, until the forward_end of the unit */
@@ -33,7 +34,7 @@ enum {
                         */
     HPI_OP_FOLD,       /* writes[0], which is reads[0], = reads[1] + reads[0], rounded to dtype */
     HPI_OP_DIVIDE,     /* writes[0] (a bucket) times the unit's factor, over its divisor */
-    HPI_OP_UPDATE,     /* writes shards */
+    HPI_OP_UPDATE,     /* writes shards; what two refs cannot say, others that follow it do */
     HPI_OP_SCALE,      /* writes buckets */
     HPI_OP_PACK,       /* reads[0] (shards), reads[1] (cast) -> writes[0]: a row of a bundle */
     HPI_OP_COPY,       /* reads[0] -> writes[0] */
@@ -54,18 +55,19 @@ typedef enum hpi_route {
     HPI_ROUTE_DIRECT          /* one shard: backward writes into the bucket */
 } hpi_route;
 
-/* What the plan knows of a parameter. Ranges are bytes in the buffer named. */
+/* What the plan knows of a parameter, or of a mapped unit's flat segment of several, which it
+ * treats as one. Ranges are bytes in the buffer named. */
 typedef struct hpi_plan_param {
     uint32_t param;            /* number in the unit */
     uint8_t dtype, grad_dtype; /* of what is gathered, of what is reduced */
     bool is_gathered;          /* else read where its shard lies */
     hpi_route route;
-    int bucket;                          /* 0 fp32, 1 fp64 */
-    uint64_t blocks;                     /* of collectives along an inner dimension; else 1 */
-    hp_ref source;                       /* this rank's shard, in the shard or the cast buffer */
-    uint64_t storage_begin, storage_end; /* gathered, in the unit's storage */
-    uint64_t grad_begin, grad_end;       /* full gradient, in the unit's grad slot */
-    uint64_t bucket_begin, bucket_end;   /* gradient shard, in its bucket */
+    int bucket;      /* 0 fp32, 1 fp64 */
+    uint64_t blocks; /* of collectives along an inner dimension; else 1 */
+    hp_ref source;   /* this rank's shard, in the shard, the cast or the shared buffer */
+    uint64_t storage_begin, storage_end;         /* gathered, in the unit's storage */
+    uint64_t grad_begin, grad_end;               /* full gradient, in the unit's grad slot */
+    uint64_t bucket_begin, bucket_end;           /* gradient shard, in its bucket */
     uint64_t accumulator_begin, accumulator_end; /* sum of full gradients, in the sum dtype */
     uint64_t pack_begin, pack_end; /* fused, HPI_ROUTE_ALL_REDUCE: in the packed gradients */
 } hpi_plan_param;
@@ -88,6 +90,7 @@ typedef struct hpi_plan_unit {
     const hpi_plan_param *params; /* those with elements */
     uint32_t n_params;
     hp_ref shard, cast, bucket[2]; /* whole buffers; buffer 0: it has none */
+    hp_ref shared;                 /* mapped: the shard group's one copy, read where it lies */
     hp_ref accumulator;            /* memory of this rank alone */
     uint32_t own_storage;          /* buffer of a unit that keeps its parameters; 0: a pool slot */
     uint64_t storage_bytes, grad_bytes;
