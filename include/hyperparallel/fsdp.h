@@ -91,7 +91,7 @@ typedef struct hp_fsdp_config {
      * accepted and logged (INFO), and changes nothing. */
     int offload;
     /* Overwrite every released buffer with NaNs: 1 always, 0 never, -1: in a debug build of the
-     * library (without NDEBUG), or with HYPER_PARALLEL_POISON=1. */
+     * library (not optimised), or with HYPER_PARALLEL_POISON=1. */
     int poison;
     /* Of HP_EXECUTOR_VIRTUAL, which a mesh of hp_mesh_create_virtual needs, and which needs one: no
      * rank is spoken to, no memory of parameters is taken, hp_param_data is NULL. */

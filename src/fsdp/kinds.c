@@ -17,6 +17,24 @@ static hp_unit *unit_of(void *context, const hp_op *op) {
     return owner_of(context)->units[op->unit];
 }
 
+static bool is_poisoning(const hp_fsdp *fsdp) {
+#ifdef __OPTIMIZE__
+    const bool is_default = hpi_world_options(fsdp->world)->poison != 0;
+#else /* assertions stay in everywhere, so NDEBUG does not tell a debug build */
+    const bool is_default = true;
+#endif
+    return fsdp->config.poison < 0 ? is_default : fsdp->config.poison != 0;
+}
+
+/* Whoever still reads there, or reads before it has written, gets NaNs: all bits set are one in
+ * every floating dtype. */
+static hp_status run_release(void *context, const hp_op *op) {
+    const hp_ref *life = &op->reads[0];
+    if (is_poisoning(owner_of(context)))
+        memset(hpi_bound(context, life), 0xFF, life->end - life->begin);
+    return HP_OK;
+}
+
 static void begin_phase(void *context, const hp_op *op, hpi_phase phase) {
     hp_unit *unit = unit_of(context, op);
     const bool has_storage = owner_of(context)->plan_units[op->unit].storage_bytes != 0;
@@ -144,7 +162,7 @@ static hp_status run_apply(void *context, const hp_op *op) {
 void hpi_fsdp_register_kinds(hp_kind *out_kinds) {
     static const hp_kind own[] = {
         {"allocate", NULL, NULL, HP_ROLE_ALLOCATE},
-        {"release", NULL, NULL, HP_ROLE_RELEASE},
+        {"release", run_release, NULL, HP_ROLE_RELEASE},
         {"wait", NULL, NULL, HP_ROLE_PLAIN},
         {"forward_begin", run_forward_begin, NULL, HP_ROLE_BEGIN},
         {"forward_end", run_forward_end, NULL, HP_ROLE_END},

@@ -3,7 +3,8 @@
  * recorder.c - the executor that keeps the list of a step and runs it through another one.
  *
  * It also keeps how many operations each submit brought, so that a step can be submitted again just
- * as it was. Its memory grows when a step is longer than any before it, and at no other time.
+ * as it was, and the list of the step before, since what is safe in one step may not be so behind
+ * another. Its memory grows when a step is longer than any before it, and at no other time.
  */
 #include "executor.h"
 
@@ -13,6 +14,8 @@ typedef struct recorder {
     hp_op *ops;
     uint64_t *counts; /* operations of each submit */
     uint64_t n_ops, ops_capacity;
+    hp_op *before; /* of the step before */
+    uint64_t n_before, before_capacity;
     uint64_t n_counts, counts_capacity;
 } recorder;
 
@@ -68,9 +71,21 @@ static hp_status drain(hp_executor *executor) {
     return hp_executor_drain(self(executor)->inner);
 }
 
+/* The two lists change places, both long enough for the longer step. */
 static hp_status begin_step(hp_executor *executor) {
     recorder *r = self(executor);
+    void *next = r->before;
+    const hp_status status =
+        grow(&next, &r->before_capacity, 0, r->ops_capacity, sizeof *r->before);
+    r->before = next;
+    HP_TRY(status);
     HP_TRY(hp_executor_begin_step(r->inner));
+    const recorder last = *r;
+    r->before = last.ops;
+    r->n_before = last.n_ops;
+    r->before_capacity = last.ops_capacity;
+    r->ops = last.before;
+    r->ops_capacity = last.before_capacity;
     r->n_ops = r->n_counts = 0;
     return HP_OK;
 }
@@ -87,6 +102,7 @@ static void destroy(hp_executor *executor) {
     recorder *r = self(executor);
     hp_executor_destroy(r->inner);
     hpi_free(r->ops);
+    hpi_free(r->before);
     hpi_free(r->counts);
     hpi_free(r);
 }
@@ -122,6 +138,12 @@ hp_status hp_recorder_ops(const hp_executor *executor, const hp_op **out_ops, ui
     *out_ops = ((const recorder *)executor)->ops;
     *out_n = ((const recorder *)executor)->n_ops;
     return HP_OK;
+}
+
+void hpi_recorder_before(const hp_executor *executor, const hp_op **out_ops, uint64_t *out_n) {
+    const recorder *r = (const recorder *)executor;
+    *out_ops = r->before;
+    *out_n = r->n_before;
 }
 
 hp_status hp_recorder_bursts(const hp_executor *executor, const uint64_t **out_counts,

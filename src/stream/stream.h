@@ -37,6 +37,9 @@ hp_status hpi_stream_push(hp_stream *stream, hp_status (*run)(void *arguments),
  * pthread_sigmask(SIG_SETMASK, &before, NULL). */
 void hpi_signals_block(sigset_t *out_before);
 
+/* Of a recorder: the operations of the step before the one that hp_recorder_ops tells; none: 0. */
+void hpi_recorder_before(const hp_executor *recorder, const hp_op **out_ops, uint64_t *out_n);
+
 _Static_assert(sizeof(hp_ref) == 24, "hp_ref is hashed and compared byte for byte");
 _Static_assert(sizeof(hp_op) == 160, "hp_op is hashed and compared byte for byte");
 
