@@ -290,6 +290,7 @@ hp_status hp_fsdp_commit(hp_fsdp *fsdp) {
     if (fsdp->is_committed || fsdp->is_failed)
         return HPI_FAIL(HP_ERR_STATE, "expected one hp_fsdp_commit, given a second");
     fsdp->is_failed = true; /* until all is well: a half-made fsdp can only be destroyed */
+    HP_TRY(hpi_fsdp_choose_mode(fsdp));
     HP_TRY(hpi_agree(fsdp, commit_alone(fsdp)));
     HP_TRY(agree_on_units(fsdp));
     fsdp->plan_config.prefetch =

@@ -7,6 +7,7 @@
  * each costs the same wait, and none but the parameters' own where they are large, because then
  * copies cost more than waits.
  */
+#include "agree.h"
 #include "engine.h"
 
 /* ---- names ------------------------------------------------------------------------------- */
@@ -118,6 +119,62 @@ hp_status hpi_config_check(const hp_mesh *mesh, const hp_fsdp_config *c) {
                         "expected replay_after of at least 0, with record, given %d and %d",
                         c->replay_after, c->record);
     return check_precision(c);
+}
+
+/* ---- auto -------------------------------------------------------------------------------- */
+
+/* A parameter's own collectives take longer than two more copies of it, below this size; measured,
+ * see docs/modes.md. */
+enum { SMALL_PARAM_BYTES = 32 * 1024 };
+
+hp_mode hpi_mode_choose(int n_shards, bool is_on_node, uint64_t n_params, uint64_t n_bytes) {
+    if (n_shards == 1) /* nothing is gathered */
+        return HP_PER_PARAM;
+    if (is_on_node)
+        return HP_MAPPED;
+    return n_bytes / hpi_max(n_params, 1) < SMALL_PARAM_BYTES ? HP_FUSED_ZERO_COPY : HP_PER_PARAM;
+}
+
+/* Bytes of a parameter that is cut and gathered; 0 of others. A size that does not fit, which
+ * commit refuses, counts as large. */
+static uint64_t gathered_bytes(const hpi_param *p) {
+    uint64_t bytes = hp_dtype_size(p->data_dtype);
+    if (!hpi_param_is_owned(p) || p->shard_dim == HP_REPLICATED)
+        return 0;
+    for (int d = 0; d < p->n_dims; d++)
+        if (!hpi_multiply(bytes, (uint64_t)p->shape[d], &bytes))
+            return UINT32_MAX;
+    return hpi_min(bytes, UINT32_MAX);
+}
+
+static void count_params(const hp_fsdp *fsdp, uint64_t *out_n_params, uint64_t *out_n_bytes) {
+    *out_n_params = *out_n_bytes = 0;
+    for (uint32_t i = 0; i < fsdp->n_units; i++)
+        for (int j = 0; j < fsdp->units[i]->n_params; j++) {
+            const uint64_t bytes = gathered_bytes(&fsdp->units[i]->params[j]);
+            *out_n_params += bytes != 0;
+            *out_n_bytes += bytes;
+        }
+}
+
+static bool is_group_on_node(const hp_fsdp *fsdp) {
+    const int n_ranks = fsdp->shard ? hp_group_size(fsdp->shard) : 0; /* none in virtual time */
+    for (int i = 0; i < n_ranks; i++)
+        if (!hpi_world_is_local(fsdp->world, hp_group_world_rank(fsdp->shard, i)))
+            return false;
+    return true;
+}
+
+hp_status hpi_fsdp_choose_mode(hp_fsdp *fsdp) {
+    const bool is_on_node = is_group_on_node(fsdp);
+    uint64_t n_params, n_bytes;
+    int odd; /* a rank whose group lies otherwise; asked by all, also if their modes differ */
+    HP_TRY(hpi_find_odd_rank(fsdp, is_on_node, &odd));
+    if (fsdp->config.mode != HP_AUTO)
+        return HP_OK;
+    count_params(fsdp, &n_params, &n_bytes);
+    fsdp->config.mode = hpi_mode_choose(fsdp->n_shards, is_on_node && odd < 0, n_params, n_bytes);
+    return HP_OK;
 }
 
 hp_mode hp_fsdp_mode(const hp_fsdp *fsdp) {

@@ -134,6 +134,10 @@ hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context
 hp_status hpi_param_refresh_cast(const hp_unit *unit, const hpi_param *param);
 /* config.c: what hp_fsdp_create is given. */
 hp_status hpi_config_check(const hp_mesh *mesh, const hp_fsdp_config *config);
+/* In place of HP_AUTO: by the number of parameters that are gathered, and of their bytes. */
+hp_mode hpi_mode_choose(int n_shards, bool is_on_node, uint64_t n_params, uint64_t n_bytes);
+/* config.mode is no longer HP_AUTO, but the same on all ranks. Collective. */
+hp_status hpi_fsdp_choose_mode(hp_fsdp *fsdp);
 /* buffers.c: lay everything out, take symmetric memory for it and bind it. Collective. */
 hp_status hpi_fsdp_take_memory(hp_fsdp *fsdp);
 /* The unit's accumulator is there from now on. */

@@ -39,6 +39,8 @@ static float value_at(uint64_t seed, uint64_t index, float scale) {
 static void store(void *out, hp_dtype dtype, uint64_t k, float value) {
     if (dtype == HP_BF16)
         ((uint16_t *)out)[k] = hpi_fp32_to_bf16(value);
+    else if (dtype == HP_FP16)
+        ((uint16_t *)out)[k] = hpi_fp32_to_fp16(value);
     else if (dtype == HP_FP64)
         ((double *)out)[k] = value;
     else
@@ -140,8 +142,11 @@ hp_optimizer *tiny_optimizer(tiny *t) {
 /* ---- compute ----------------------------------------------------------------------------- */
 
 static float load(const void *data, hp_dtype dtype, int k) {
-    return dtype == HP_BF16 ? hpi_bf16_to_fp32(((const uint16_t *)data)[k])
-                            : ((const float *)data)[k];
+    if (dtype == HP_BF16)
+        return hpi_bf16_to_fp32(((const uint16_t *)data)[k]);
+    if (dtype == HP_FP16)
+        return hpi_fp16_to_fp32(((const uint16_t *)data)[k]);
+    return ((const float *)data)[k];
 }
 
 /* A layer runs through a unit; a tied model's last one through the first again. */
