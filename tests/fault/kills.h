@@ -214,11 +214,20 @@ static inline hp_status kill_setup_trace(kill_state *s) {
     return hp_trace_thread(s->trace, 0);
 }
 
-static inline hp_status kill_setup_model(kill_state *s) {
+static inline hp_status kill_setup_model_as(kill_state *s, hp_mode mode) {
     tiny_config config = TINY_CONFIG_INIT;
     config.n_units = 3;
     config.n_shards = s->n;
+    config.fsdp.mode = mode;
     return tiny_create(s->world, &config, &s->model);
+}
+
+static inline hp_status kill_setup_model(kill_state *s) {
+    return kill_setup_model_as(s, HP_PER_PARAM);
+}
+
+static inline hp_status kill_setup_mapped(kill_state *s) {
+    return kill_setup_model_as(s, HP_MAPPED);
 }
 
 static inline hp_status kill_once_step(kill_state *s, uint64_t i) {
@@ -282,6 +291,7 @@ static const kill_call kill_calls[] = {
     {"all_reduce, traced", kill_setup_trace, kill_once_coll, HP_ALL_REDUCE, KILL_MEDIUM, false,
      false, HP_WIRE_FULL, false},
     KILL_CALL("training step", kill_setup_model, kill_once_step),
+    KILL_CALL("training step, mapped", kill_setup_mapped, kill_once_step),
     KILL_CALL("checkpoint_save", kill_setup_model, kill_once_save),
 };
 enum { N_KILL_CALLS = sizeof kill_calls / sizeof *kill_calls };

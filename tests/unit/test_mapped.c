@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_mapped.c - mode mapped: the bits of per-param, one copy of the model, and who may touch it.
+ * test_mapped.c - mode mapped: the bits of per-param, and what it waits for.
  *
- * The first half trains the tiny model in both modes with thread ranks, where races would show under
- * ThreadSanitizer, and compares losses, gradients and weights bit for bit. The second half uses
- * processes: what /proc says about memory, and what a write through hp_param_data does.
+ * The tiny model is trained in both modes with thread ranks, where races would show under
+ * ThreadSanitizer, and losses, gradients and weights are compared bit for bit. Then what a step
+ * waits for, counted in its operations; and what the peers of a rank that has died are told.
  */
 #include "base/base.h"
 #include "support/ranks.h"
@@ -118,12 +118,148 @@ static void test_replay(void **state) {
     }
 }
 
+/* The levels of ZeRO: replicas alone, shards that are kept, shards that are not. */
+static void test_meshes(void **state) {
+    static const int all[][2] = {{1, 8}, {2, 4}, {4, 2}, {8, 1}};
+    (void)state;
+    struct job first = {0};
+    for (int v = 0; v < 8; v++) {
+        tiny_config c = make_variant(7);
+        c.n_replicas = all[v % 4][0];
+        c.n_shards = all[v % 4][1];
+        c.max_norm = 0.05;
+        c.fsdp.reshard_after_forward = v / 4;
+        const struct job job = train(&c, HP_MAPPED);
+        if (v == 0)
+            first = job;
+        assert_memory_equal(&first.result.losses, &job.result.losses, sizeof job.result.losses);
+        assert_int_equal(first.result.gradients, job.result.gradients);
+        assert_int_equal(first.result.weights, job.result.weights);
+    }
+}
+
+/* ---- what it waits for ----------------------------------------------------------------------- */
+
+static uint64_t count_kind(hp_fsdp *fsdp, const char *name) {
+    const hp_op *ops;
+    const hp_kind *kinds;
+    uint64_t n, n_found = 0;
+    uint32_t n_kinds;
+    RANK_OK(hp_fsdp_recorded(fsdp, &ops, &n, &kinds, &n_kinds));
+    for (uint64_t i = 0; i < n; i++)
+        n_found += strcmp(kinds[ops[i].kind].name, name) == 0;
+    return n_found;
+}
+
+static tiny_config recorded_config(void) {
+    tiny_config c = TINY_CONFIG_INIT;
+    c.n_shards = 4;
+    c.fsdp.mode = HP_MAPPED;
+    c.fsdp.record = 1;
+    return c;
+}
+
+/* After a HP_SYNC pass nobody reads, so the update waits for nobody; before weights that evaluation
+ * may still read are written, it does. */
+static void waits_body(hp_world *world, void *argument) {
+    const tiny_config c = recorded_config();
+    tiny *t;
+    double loss, again;
+    (void)argument;
+    RANK_OK(tiny_create(world, &c, &t));
+    hp_fsdp *fsdp = tiny_fsdp(t);
+    for (int step = 0; step < 3; step++) {
+        RANK_OK(tiny_step(t, step, &loss));
+        RANK_CHECK(count_kind(fsdp, "all_gather") == 0);
+        RANK_CHECK(count_kind(fsdp, "reduce_scatter") == (uint64_t)c.n_units);
+        RANK_OK(hp_optimizer_step(tiny_optimizer(t), 0.01));
+        RANK_CHECK(count_kind(fsdp, "barrier") == 1);
+        RANK_CHECK(count_kind(fsdp, "allocate") == (uint64_t)c.n_units); /* gradients */
+    }
+    for (int k = 0; k < 3; k++) {
+        RANK_OK(tiny_evaluate(t, 3, k ? &again : &loss));
+        RANK_CHECK(count_kind(fsdp, "barrier") == (k ? 0 : 1));
+        RANK_CHECK(!k || again == loss);
+    }
+    tiny_destroy(t);
+}
+
+static void test_one_barrier_in_a_step_none_in_evaluation(void **state) {
+    (void)state;
+    ranks_run(4, RANKS_THREADS, waits_body, NULL);
+}
+
+static void steady_body(hp_world *world, void *argument) {
+    enum { MOST = 512 };
+    tiny_config c = recorded_config();
+    tiny *t;
+    double loss;
+    hp_op *kept = calloc(MOST, sizeof *kept);
+    uint64_t n, n_kept = 0;
+    (void)argument;
+    c.is_mixed = 1;
+    c.width = 16;
+    RANK_CHECK(kept != NULL);
+    RANK_OK(tiny_create(world, &c, &t));
+    for (int step = 0; step < 6; step++) {
+        const hp_op *ops;
+        const hp_kind *kinds;
+        uint32_t n_kinds;
+        RANK_OK(tiny_step(t, step, &loss));
+        RANK_OK(hp_optimizer_step(tiny_optimizer(t), 0.01));
+        RANK_OK(hp_fsdp_recorded(tiny_fsdp(t), &ops, &n, &kinds, &n_kinds));
+        RANK_CHECK(n <= MOST && (step < 3 || n == n_kept));
+        RANK_CHECK(step < 3 || memcmp(kept, ops, n * sizeof *ops) == 0);
+        memcpy(kept, ops, n * sizeof *ops);
+        n_kept = n;
+    }
+    free(kept);
+    tiny_destroy(t);
+}
+
+static void test_steps_are_alike(void **state) {
+    (void)state;
+    ranks_run(4, RANKS_THREADS, steady_body, NULL);
+}
+
+/* ---- a rank that dies ------------------------------------------------------------------------ */
+
+static void dying_body(hp_world *world, void *argument) {
+    tiny_config c = TINY_CONFIG_INIT;
+    tiny *t;
+    double loss;
+    (void)argument;
+    c.n_shards = 3;
+    c.fsdp.mode = HP_MAPPED;
+    RANK_OK(tiny_create(world, &c, &t));
+    RANK_OK(tiny_step(t, 0, &loss));
+    RANK_OK(hp_optimizer_step(tiny_optimizer(t), 0.01));
+    if (hp_world_rank(world) == 1)
+        ranks_die();
+    const uint64_t began_ns = hpi_now_ns();
+    RANK_FAILS(tiny_step(t, 1, &loss), HP_ERR_PEER); /* its part of the weights may be half new */
+    hp_error error;
+    hp_last_error_get(&error);
+    RANK_CHECK(error.world_rank == 1 && strstr(error.message, "barrier"));
+    RANK_CHECK(hpi_now_ns() - began_ns < UINT64_C(1000000000));
+    tiny_destroy(t);
+}
+
+static void test_who_dies_before_its_weights_are_seen_is_named(void **state) {
+    (void)state;
+    assert_int_equal(ranks_try(3, RANKS_THREADS, dying_body, NULL, NULL, 0), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_bits_of_per_param),
         cmocka_unit_test(test_precision),
         cmocka_unit_test(test_random_delays),
         cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_meshes),
+        cmocka_unit_test(test_one_barrier_in_a_step_none_in_evaluation),
+        cmocka_unit_test(test_steps_are_alike),
+        cmocka_unit_test(test_who_dies_before_its_weights_are_seen_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

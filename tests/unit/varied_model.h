@@ -110,17 +110,23 @@ static inline hp_param varied_param(int row) {
     return p;
 }
 
-static inline void varied_create(hp_world *world, int n_replicas, varied *m) {
+static inline void varied_create_as(hp_world *world, int n_replicas, hp_mode mode, varied *m) {
+    hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
     const int sizes[] = {n_replicas, hp_world_size(world) / n_replicas};
     hp_param params[N_VARIED];
     for (int i = 0; i < N_VARIED; i++)
         params[i] = varied_param(i);
+    config.mode = mode;
     RANK_OK(hp_mesh_create(world, sizes, 2, &m->mesh));
-    RANK_OK(hp_fsdp_create(m->mesh, NULL, &m->fsdp));
+    RANK_OK(hp_fsdp_create(m->mesh, &config, &m->fsdp));
     RANK_OK(hp_unit_create(m->fsdp, "a", params, VARIED_FIRST, NULL, &m->units[0]));
     RANK_OK(hp_unit_create(m->fsdp, "b", params + VARIED_FIRST, N_VARIED - VARIED_FIRST, NULL,
                            &m->units[1]));
     RANK_OK(hp_fsdp_commit(m->fsdp));
+}
+
+static inline void varied_create(hp_world *world, int n_replicas, varied *m) {
+    varied_create_as(world, n_replicas, HP_PER_PARAM, m);
 }
 
 static inline void varied_destroy(varied *m) {
