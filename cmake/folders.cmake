@@ -9,6 +9,17 @@ function(hp_glob out_files)
   set(${out_files} ${files} PARENT_SCOPE)
 endfunction()
 
+# A program may write a web page: FOLDER/page/* is taken into FOLDER/assets.c by the assembler, which
+# compilers do not notice.
+function(hp_page folder)
+  hp_glob(page ${folder}/page/*)
+  if(page)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/${folder}/assets.c PROPERTIES
+      OBJECT_DEPENDS "${page}"
+      COMPILE_DEFINITIONS "PAGE=\"${PROJECT_SOURCE_DIR}/${folder}/page\"")
+  endif()
+endfunction()
+
 # FOLDER/NAME.c, with FOLDER/NAME/*.c where there are any, becomes the executable DIRECTORY/NAME.
 # Their names come back in the variable FOLDER.
 function(hp_programs folder directory)
@@ -22,6 +33,7 @@ function(hp_programs folder directory)
     target_link_libraries(${name} PRIVATE flags models)
     set_target_properties(${name} PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${directory})
+    hp_page(${folder}/${name})
   endforeach()
   set(${folder} ${names} PARENT_SCOPE)
 endfunction()
