@@ -72,12 +72,12 @@ static struct job make_job(const struct setting *s) {
  */
 static struct job make_variant(const struct setting *s, int i, int v) {
     static const int meshes[][2] = {{1, 8}, {2, 4}, {4, 2}, {8, 1}};
-    static const hp_mode modes[] = {HP_FUSED, HP_FUSED_ZERO_COPY};
+    static const hp_mode modes[] = {HP_FUSED, HP_FUSED_ZERO_COPY, HP_AUTO};
     struct job job = make_job(s);
     tiny_config *c = &job.config;
     c->n_replicas = meshes[v % 4][0];
     c->n_shards = meshes[v % 4][1];
-    c->fsdp.mode = modes[(v / 4 + i) % 2];
+    c->fsdp.mode = modes[(v + v / 4 + i) % 3];
     c->fsdp.schedule = (hp_schedule)((v + i) % 3);
     c->fsdp.prefetch = (v + i / 2) % 3;
     c->fsdp.executor = (hp_executor_type)((v + i / 3) % 2);
@@ -117,6 +117,7 @@ static void test_same_bits_when_disturbed(void **state) {
     for (hp_mode mode = HP_FUSED; mode <= HP_FUSED_ZERO_COPY; mode++) {
         struct job job = calm;
         job.config.fsdp.mode = mode;
+        job.config.fsdp.poison = 1;
         job.config.fsdp.delay = "kind=*,rank=*,us=300,seed=5";
         train(&job);
         expect_same_bits(&calm, &job);
@@ -297,6 +298,43 @@ static void test_f28_bytes_in_use_do_not_grow(void **state) {
     }
 }
 
+/* ---- proven ------------------------------------------------------------------------------ */
+
+/* No race, no use outside a life, no disagreement: as it will be planned, and as it ran. */
+static void proven_body(hp_world *world, void *argument) {
+    const tiny_config *config = argument;
+    hp_verdict verdict;
+    double loss;
+    tiny *t = NULL;
+    RANK_OK(tiny_create(world, config, &t));
+    RANK_OK(hp_fsdp_verify(tiny_fsdp(t), HP_VERIFY_PLAN, &verdict));
+    RANK_CHECK(verdict.rule == HP_RULE_NONE && verdict.n_ops > 100);
+    for (int step = 0; step < 3; step++)
+        RANK_OK(tiny_step(t, step, &loss));
+    RANK_OK(hp_fsdp_verify(tiny_fsdp(t), HP_VERIFY_RECORDED, &verdict));
+    RANK_CHECK(verdict.rule == HP_RULE_NONE && verdict.n_ops > 100);
+    tiny_destroy(t);
+}
+
+static void test_schedules_are_proven(void **state) {
+    (void)state;
+    static const int meshes[][2] = {{1, 4}, {2, 2}, {4, 1}};
+    tiny_config config = TINY_CONFIG_INIT;
+    config.is_mixed = config.is_tied = 1;
+    config.width = 16;
+    config.fsdp.record = 1;
+    for (int k = 0; k < 18; k++) {
+        config.n_replicas = meshes[k / 2 % 3][0];
+        config.n_shards = meshes[k / 2 % 3][1];
+        config.n_passes = 1 + k % 2;
+        config.fsdp.mode = (hp_mode)(k % 3);
+        config.fsdp.schedule = (hp_schedule)(k / 3 % 3);
+        config.fsdp.prefetch = k / 2 % 3;
+        config.fsdp.reshard_after_forward = k / 6 % 2;
+        ranks_run(4, RANKS_THREADS, proven_body, &config);
+    }
+}
+
 /* ---- precision --------------------------------------------------------------------------- */
 
 /* One parameter over four ranks; rank r's gradients are `terms[r]`. Returns one of the result. */
@@ -377,6 +415,27 @@ static void test_replicate_wire(void **state) {
 
 /* ---- auto -------------------------------------------------------------------------------- */
 
+/* The mode is told, and no longer auto, after commit. */
+static void auto_body(hp_world *world, void *argument) {
+    const hp_mode *expected = argument;
+    const int n_ranks = hp_world_size(world);
+    hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
+    hp_param param = HP_PARAM_INIT;
+    hp_mesh *mesh;
+    hp_fsdp *fsdp;
+    hp_unit *unit;
+    config.mode = HP_AUTO;
+    param.name = "p";
+    RANK_OK(hp_mesh_create(world, &n_ranks, 1, &mesh));
+    RANK_OK(hp_fsdp_create(mesh, &config, &fsdp));
+    RANK_OK(hp_unit_create(fsdp, "u", &param, 1, NULL, &unit));
+    RANK_CHECK(hp_fsdp_mode(fsdp) == HP_AUTO);
+    RANK_OK(hp_fsdp_commit(fsdp));
+    RANK_CHECK(hp_fsdp_mode(fsdp) == *expected);
+    hp_fsdp_destroy(fsdp);
+    hp_mesh_destroy(mesh);
+}
+
 static void test_auto(void **state) {
     (void)state;
     const uint64_t small = 1024, large = UINT64_C(1) << 22;
@@ -387,6 +446,10 @@ static void test_auto(void **state) {
     assert_int_equal(hpi_mode_choose(8, false, 10, 10 * large), HP_PER_PARAM);
     assert_int_equal(hpi_mode_choose(8, false, 10, 10 * small), HP_FUSED_ZERO_COPY);
     assert_int_equal(hpi_mode_choose(8, false, 0, 0), HP_FUSED_ZERO_COPY);
+    hp_mode mode = HP_MAPPED;
+    ranks_run(2, RANKS_THREADS, auto_body, &mode);
+    mode = HP_PER_PARAM;
+    ranks_run(1, RANKS_THREADS, auto_body, &mode);
 }
 
 int main(void) {
@@ -395,6 +458,7 @@ int main(void) {
         cmocka_unit_test(test_same_bits_when_disturbed),
         cmocka_unit_test(test_awkward_shapes),
         cmocka_unit_test(test_f28_bytes_in_use_do_not_grow),
+        cmocka_unit_test(test_schedules_are_proven),
         cmocka_unit_test(test_fp16_does_not_overflow),
         cmocka_unit_test(test_replicate_wire),
         cmocka_unit_test(test_auto),
