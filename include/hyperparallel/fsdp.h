@@ -277,8 +277,9 @@ HP_MUST_CHECK hp_status hp_optimizer_create(hp_fsdp *fsdp, const char *name,
                                             const hp_optimizer_config *config,
                                             hp_optimizer **out_optimizer);
 void hp_optimizer_destroy(hp_optimizer *optimizer);
-/* Update every trainable shard in place from its gradient shard. Between hp_fsdp_end and
- * hp_fsdp_begin, once per end (STATE otherwise). */
+/* Update every trainable shard in place from its gradient shard; a unit whose own pass was not
+ * HP_SYNC (hp_unit_set_pass) has none and is left as it is. Between hp_fsdp_end and hp_fsdp_begin,
+ * once per end (STATE otherwise). */
 HP_MUST_CHECK hp_status hp_optimizer_step(hp_optimizer *optimizer, double learning_rate);
 
 /* The exact global norm of all gradients (p = 1, 2 or INFINITY), the same bits for every mesh, and

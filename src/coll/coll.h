@@ -30,15 +30,16 @@ typedef struct hpi_coll {
     hp_wire wire; /* DEFAULT counts as FULL here: the environment speaks to public calls alone */
     bool is_wire_result;
     /* What the caller does it for, and in which pass: ranks that differ in either disagree. At most
-     * 24 and HPI_PASS_BITS bits, cut; 0: none. */
+     * 24 and HPI_PASS_BITS bits, cut; 0: none. A broadcast has no pass. */
     uint32_t tag, pass;
 } hpi_coll;
 
-/* A pass, as far as collectives of a step tell passes apart: its kind (0, 1, 2: HP_SYNC,
- * HP_EVALUATE, HP_NO_SYNC) and how many passes went before it whose gradients it will take in. */
-enum { HPI_PASS_BITS = 6 };
-static inline uint32_t hpi_coll_pass(uint32_t kind, uint32_t n_before) {
-    return (kind + 1) | (n_before & 15) << 2;
+/* A pass, as far as collectives of a step tell passes apart: its kind (0 to 3: HP_SYNC,
+ * HP_EVALUATE, HP_NO_SYNC, HP_DEFER_REPLICATE), and how many passes of the last two kinds went
+ * before it, cut to 6 bits, whose gradients it takes in. */
+enum { HPI_PASS_BITS = 16 };
+static inline uint32_t hpi_coll_pass(uint32_t kind, uint32_t n_no_sync, uint32_t n_deferred) {
+    return (kind + 1) | (n_no_sync & 63) << 3 | (n_deferred & 63) << 9;
 }
 
 hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq);

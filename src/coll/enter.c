@@ -16,7 +16,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* The words; TYPES packs collective, dtypes, op, forced algorithm, root, pass and tag. */
+/* The words; TYPES packs collective, dtypes, op, forced algorithm, tag, and the root of a broadcast
+ * or the pass of any other. */
 enum { WORD_TYPES, WORD_COUNT, WORD_BLOCKS, WORD_PLACES, N_WORDS = HPI_ENTER_WORDS };
 _Static_assert(N_WORDS == WORD_PLACES + HPI_SMALL_WORDS, "the last words are places or an input");
 _Static_assert(2 * N_WORDS <= 15, "two sets of words fit into a line");
@@ -25,16 +26,19 @@ typedef struct types {
     unsigned what, dtype, out_dtype, op, only, wire, wire_result, root, pass, tag;
 } types;
 _Static_assert(HPI_LAST_COLLECTIVE < 16 && HPI_N_DTYPES <= 16 && HPI_LAST_REDUCE < 4 &&
-                   HPI_LAST_WIRE < 8 && HPI_PASS_BITS == 6 && HPI_MAX_LOCAL <= 0x3ff + 1,
+                   HPI_LAST_WIRE < 8 && HPI_PASS_BITS == 16 && HPI_MAX_LOCAL <= 0xffff + 1,
                "what pack_types packs fits into its bits");
 
 static uint64_t pack_types(const types *t) {
+    const unsigned root_or_pass = t->what == HP_BROADCAST ? t->root : t->pass;
     return t->what | t->dtype << 4 | t->out_dtype << 8 | t->op << 12 | t->only << 14 |
-           t->wire << 20 | t->wire_result << 23 | (uint64_t)(t->root & 0x3ff) << 24 |
-           (uint64_t)(t->pass & 63) << 34 | (uint64_t)t->tag << 40;
+           t->wire << 20 | t->wire_result << 23 | (uint64_t)(root_or_pass & 0xffff) << 24 |
+           (uint64_t)t->tag << 40;
 }
 
 static types unpack_types(uint64_t word) {
+    const bool is_rooted = (word & 15) == HP_BROADCAST;
+    const unsigned root_or_pass = word >> 24 & 0xffff;
     return (types){.what = word & 15,
                    .dtype = word >> 4 & 15,
                    .out_dtype = word >> 8 & 15,
@@ -42,8 +46,8 @@ static types unpack_types(uint64_t word) {
                    .only = word >> 14 & 63,
                    .wire = word >> 20 & 7,
                    .wire_result = word >> 23 & 1,
-                   .root = word >> 24 & 0x3ff,
-                   .pass = word >> 34 & 63,
+                   .root = is_rooted ? root_or_pass : 0,
+                   .pass = is_rooted ? 0 : root_or_pass,
                    .tag = (unsigned)(word >> 40)};
 }
 
@@ -188,8 +192,18 @@ static void describe_counts(text *out, hp_collective what, const uint64_t *words
         add(out, " in %llu blocks", (unsigned long long)words[WORD_BLOCKS]);
 }
 
+static void describe_pass(text *out, unsigned pass) {
+    static const char *const passes[] = {"", "HP_SYNC", "HP_EVALUATE", "HP_NO_SYNC",
+                                         "HP_DEFER_REPLICATE"};
+    const unsigned kind = pass & 7, n_deferred = pass >> 9 & 63;
+    if (kind == 0 || kind >= sizeof passes / sizeof *passes)
+        return;
+    add(out, " in a %s pass after %u of HP_NO_SYNC", passes[kind], pass >> 3 & 63);
+    if (n_deferred)
+        add(out, " and %u of HP_DEFER_REPLICATE", n_deferred);
+}
+
 static void describe(const uint64_t *words, char *out_text, size_t size) {
-    static const char *const passes[] = {"", "HP_SYNC", "HP_EVALUATE", "HP_NO_SYNC"};
     const types t = unpack_types(words[WORD_TYPES]);
     const hp_collective what = (hp_collective)t.what;
     const unsigned low = (1U << HPI_TAG_BITS) - 1;
@@ -212,8 +226,7 @@ static void describe(const uint64_t *words, char *out_text, size_t size) {
         add(&out, ".%u", t.tag & low);
     if (t.only)
         add(&out, " with algorithm %u forced", t.only);
-    if (t.pass)
-        add(&out, " in a %s pass after %u of HP_NO_SYNC", passes[t.pass & 3], t.pass >> 2);
+    describe_pass(&out, t.pass);
 }
 
 static const char *difference(const uint64_t *a, const uint64_t *b) {

@@ -67,6 +67,11 @@ static uint32_t tag_of(const hp_op *op) {
     return ((op->unit + 1) << HPI_TAG_BITS | (op->param & most)) & 0xffffff;
 }
 
+/* A unit may have a pass of its own. */
+static uint32_t pass_of(const hpi_bindings *b, const hp_op *op) {
+    return op->unit < b->n_units ? b->unit_pass[op->unit] : b->pass;
+}
+
 /* A shape says which operands hold all n parts, and whether the output may be of the sum type. */
 typedef struct shape {
     bool in_is_whole, out_is_whole, is_sum;
@@ -93,7 +98,7 @@ static hp_status make_coll(const hpi_bindings *b, const hp_op *op, shape s, uint
                   .op = (hp_reduce)op->reduce,
                   .wire = wire_of(op),
                   .tag = tag_of(op),
-                  .pass = b->pass};
+                  .pass = pass_of(b, op)};
     HP_TRY(out_dtype_of(op, c.count * blocks * (s.out_is_whole ? n : 1), s.is_sum, &c.out_dtype));
     *out_coll = c;
     return HP_OK;
@@ -135,8 +140,11 @@ static hp_status run_all_reduce(void *context, const hp_op *op) {
 
 static hp_status run_barrier(void *context, const hp_op *op) {
     const hpi_bindings *b = context;
-    const hpi_coll c = {
-        .blocks = 1, .dtype = HP_UINT8, .out_dtype = HP_UINT8, .tag = tag_of(op), .pass = b->pass};
+    const hpi_coll c = {.blocks = 1,
+                        .dtype = HP_UINT8,
+                        .out_dtype = HP_UINT8,
+                        .tag = tag_of(op),
+                        .pass = pass_of(b, op)};
     hp_group *group;
     uint64_t seq;
     HP_TRY(find_group(b, op, &group));

@@ -13,7 +13,8 @@ hp_status hpi_fsdp_check_idle(const hp_fsdp *fsdp, const char *call) {
 
 hp_status hpi_fsdp_check_gradients(const hp_fsdp *fsdp, const char *call) {
     HP_TRY(hpi_fsdp_check_idle(fsdp, call));
-    if (!fsdp->has_gradients && fsdp->n_passes && fsdp->pass == HP_NO_SYNC)
+    if (!fsdp->has_gradients && fsdp->n_passes &&
+        (fsdp->pass == HP_NO_SYNC || fsdp->pass == HP_DEFER_REPLICATE))
         return HPI_FAIL(HP_ERR_STATE,
                         "%s: expected a HP_SYNC pass first: gradients are not reduced yet, only "
                         "accumulated",

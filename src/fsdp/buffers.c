@@ -142,6 +142,8 @@ static void lay_out_unit(struct cutter *cutter, hp_unit *unit, hpi_plan_param *p
         out->bucket[b] = cut(cutter, hpi_align_up(end.bucket[b], HPI_SLICE_ALIGNMENT));
     out->shared = reserve(cutter, end.shared);
     out->accumulator = reserve(cutter, end.accumulator);
+    for (int b = 0; b < 2; b++)
+        out->partial[b] = reserve(cutter, out->bucket[b].end);
     out->is_resharded = hpi_unit_is_resharded(unit);
     out->own_storage = out->is_resharded ? 0 : cut(cutter, out->storage_bytes).buffer;
     const double parts =
@@ -187,7 +189,7 @@ static hp_status take_tables(hp_fsdp *fsdp, uint64_t **out_offsets) {
     size_t n_params = 0;
     for (uint32_t i = 0; i < fsdp->n_units; i++)
         n_params += (size_t)fsdp->units[i]->n_params;
-    const size_t n_buffers = 1 + 7 * (size_t)fsdp->n_units + 2 * HPI_MAX_SLOTS;
+    const size_t n_buffers = 1 + 9 * (size_t)fsdp->n_units + 2 * HPI_MAX_SLOTS;
     fsdp->plan_units = hpi_alloc(fsdp->n_units, sizeof *fsdp->plan_units);
     fsdp->plan_params = hpi_alloc(n_params, sizeof *fsdp->plan_params);
     fsdp->unit_names = hpi_alloc(fsdp->n_units, sizeof *fsdp->unit_names);
@@ -195,10 +197,12 @@ static hp_status take_tables(hp_fsdp *fsdp, uint64_t **out_offsets) {
     fsdp->bindings.buffer_bytes = hpi_alloc(n_buffers, sizeof *fsdp->bindings.buffer_bytes);
     fsdp->bindings.comms = hpi_alloc(HPI_N_COMMS, sizeof *fsdp->bindings.comms);
     fsdp->bindings.comm_base = hpi_alloc(HPI_N_COMMS, sizeof *fsdp->bindings.comm_base);
+    fsdp->bindings.unit_pass = hpi_alloc(fsdp->n_units, sizeof *fsdp->bindings.unit_pass);
+    fsdp->bindings.n_units = fsdp->n_units;
     *out_offsets = hpi_alloc(n_buffers, sizeof **out_offsets);
     return fsdp->plan_units && fsdp->plan_params && fsdp->unit_names && fsdp->bindings.buffers &&
                    fsdp->bindings.buffer_bytes && fsdp->bindings.comms &&
-                   fsdp->bindings.comm_base && *out_offsets
+                   fsdp->bindings.comm_base && fsdp->bindings.unit_pass && *out_offsets
                ? HP_OK
                : HP_ERR_MEMORY;
 }
@@ -222,6 +226,8 @@ static void count_bytes(hp_fsdp *fsdp) {
 
 static hp_status bind_memory(hp_fsdp *fsdp, const uint64_t *offsets, uint64_t total) {
     void *base = NULL;
+    if (hpi_fsdp_is_virtual(fsdp))
+        return HP_OK;
     HP_TRY(hp_symm_alloc(fsdp->world, NULL, total ? total : 1, 4096, &fsdp->memory));
     HP_TRY(hp_symm_pointer(fsdp->memory, hp_world_rank(fsdp->world), NULL, &base));
     for (uint32_t id = 1; id < fsdp->bindings.n_buffers; id++)
@@ -253,23 +259,35 @@ hp_status hpi_fsdp_take_memory(hp_fsdp *fsdp) {
 
 /* The other ranks of the node are about to take as much: what they have taken already shows in what
  * the machine has left. So one unit at a time is enough, and nobody has to be asked. */
-static hp_status check_accumulator(const hp_unit *unit, uint64_t bytes) {
-    char what[160];
-    snprintf(what, sizeof what, "sums of full gradients of unit %s, of all ranks of this node",
+static hp_status check_sums(const hp_unit *unit, const char *what, uint64_t bytes) {
+    char text[160];
+    snprintf(text, sizeof text, "sums of %s gradients of unit %s, of all ranks of this node", what,
              unit->name);
     return hpi_world_check_memory(unit->fsdp->world,
-                                  bytes * (uint64_t)hp_world_local_size(unit->fsdp->world), what);
+                                  bytes * (uint64_t)hp_world_local_size(unit->fsdp->world), text);
+}
+
+/* Memory for the buffer, kept in *memory, which is NULL until then. */
+static hp_status take_sums(hp_unit *unit, const char *what, hp_ref ref, void **memory) {
+    if (!ref.buffer || *memory || hpi_fsdp_is_virtual(unit->fsdp))
+        return HP_OK;
+    HP_TRY(check_sums(unit, what, ref.end));
+    *memory = hpi_alloc_aligned(HPI_PARAM_ALIGNMENT, ref.end);
+    if (!*memory)
+        return HP_ERR_MEMORY;
+    unit->fsdp->bindings.buffers[ref.buffer] = *memory;
+    unit->fsdp->stats.grad_bytes += ref.end;
+    return HP_OK;
 }
 
 hp_status hpi_unit_take_accumulator(hp_unit *unit) {
-    const hp_ref ref = unit->fsdp->plan_units[unit->index].accumulator;
-    if (!ref.buffer || unit->accumulator)
-        return HP_OK;
-    HP_TRY(check_accumulator(unit, ref.end));
-    unit->accumulator = hpi_alloc_aligned(HPI_PARAM_ALIGNMENT, ref.end);
-    if (!unit->accumulator)
-        return HP_ERR_MEMORY;
-    unit->fsdp->bindings.buffers[ref.buffer] = unit->accumulator;
-    unit->fsdp->stats.grad_bytes += ref.end;
+    const hpi_plan_unit *plan = &unit->fsdp->plan_units[unit->index];
+    return take_sums(unit, "full", plan->accumulator, &unit->accumulator);
+}
+
+hp_status hpi_unit_take_partial(hp_unit *unit) {
+    const hpi_plan_unit *plan = &unit->fsdp->plan_units[unit->index];
+    for (int b = 0; b < 2; b++)
+        HP_TRY(take_sums(unit, "reduced", plan->partial[b], &unit->partial[b]));
     return HP_OK;
 }

@@ -193,6 +193,8 @@ static hp_status fill_param(hp_fsdp *fsdp, hp_unit *unit, hpi_param *p) {
 }
 
 static hp_status fill_shards(hp_fsdp *fsdp) {
+    if (hpi_fsdp_is_virtual(fsdp))
+        return HP_OK;
     for (uint32_t i = 0; i < fsdp->n_units; i++)
         for (int j = 0; j < fsdp->units[i]->n_params; j++)
             HP_TRY(fill_param(fsdp, fsdp->units[i], &fsdp->units[i]->params[j]));
@@ -206,9 +208,18 @@ static void thread_start(void *context) {
     hpi_thread_never_spins();
 }
 
-static hp_status make_executor(hp_fsdp *fsdp) {
-    const char *delay =
-        fsdp->config.delay ? fsdp->config.delay : hpi_world_options(fsdp->world)->delay;
+/* In the world, or where a virtual one would be. */
+static int rank_of(const hp_fsdp *fsdp) {
+    return hpi_fsdp_is_virtual(fsdp) ? fsdp->replica_rank * fsdp->n_shards + fsdp->shard_rank
+                                     : hp_world_rank(fsdp->world);
+}
+
+static const char *delay_of(const hp_fsdp *fsdp) {
+    return fsdp->config.delay || hpi_fsdp_is_virtual(fsdp) ? fsdp->config.delay
+                                                           : hpi_world_options(fsdp->world)->delay;
+}
+
+hp_status hpi_fsdp_make_executor(hp_fsdp *fsdp) {
     hp_executor_config config = HP_EXECUTOR_CONFIG_INIT;
     hpi_fsdp_register_kinds(fsdp->kinds);
     config.type = fsdp->config.executor;
@@ -218,16 +229,36 @@ static hp_status make_executor(hp_fsdp *fsdp) {
     config.trace = fsdp->config.trace;
     config.units = fsdp->unit_names;
     config.n_units = fsdp->n_units;
-    config.rank = hp_world_rank(fsdp->world);
-    config.delay = delay;
+    config.rank = rank_of(fsdp);
+    config.delay = delay_of(fsdp);
+    config.costs = fsdp->config.costs;
     config.thread_start = thread_start;
+    config.first_step = fsdp->n_passes;
     HP_TRY(hp_executor_create(&config, &fsdp->executor));
     if (!fsdp->config.record)
         return HP_OK;
     hp_executor *recorder = NULL;
     HP_TRY(hp_recorder_create(fsdp->executor, &recorder));
     fsdp->executor = recorder;
-    return hpi_replay_create(&fsdp->replay);
+    return fsdp->replay ? HP_OK : hpi_replay_create(&fsdp->replay);
+}
+
+void hpi_fsdp_drop_executor(hp_fsdp *fsdp) {
+    hp_fsdp_stats stats;
+    if (fsdp->executor && hp_fsdp_stats_get(fsdp, &stats) == HP_OK) {
+        fsdp->stats.exposed_unshard_ns = stats.exposed_unshard_ns;
+        fsdp->stats.exposed_reduce_ns = stats.exposed_reduce_ns;
+        fsdp->stats.exposed_replicate_ns = stats.exposed_replicate_ns;
+    }
+    hp_executor_destroy(fsdp->executor);
+    fsdp->executor = NULL;
+}
+
+void hpi_fsdp_bind_groups(hp_fsdp *fsdp) {
+    void **comms = fsdp->bindings.comms;
+    comms[HPI_COMM_UNSHARD] = fsdp->shard;
+    comms[HPI_COMM_REDUCE] = fsdp->reduce;
+    comms[HPI_COMM_REPLICATE] = fsdp->replicate;
 }
 
 static hp_status copy_prefetch_lists(hp_fsdp *fsdp) {
@@ -298,14 +329,12 @@ hp_status hp_fsdp_commit(hp_fsdp *fsdp) {
     HP_TRY(hpi_fsdp_take_memory(fsdp));
     hpi_bindings *b = &fsdp->bindings;
     b->n_comms = HPI_N_COMMS;
-    b->comms[HPI_COMM_UNSHARD] = fsdp->shard;
-    b->comms[HPI_COMM_REDUCE] = fsdp->reduce;
-    b->comms[HPI_COMM_REPLICATE] = fsdp->replicate;
+    hpi_fsdp_bind_groups(fsdp);
     b->owner = fsdp;
     hp_status status = copy_prefetch_lists(fsdp);
     status = status ? status : fill_shards(fsdp);
     status = status ? status : make_plan(fsdp);
-    status = status ? status : make_executor(fsdp);
+    status = status ? status : hpi_fsdp_make_executor(fsdp);
     HP_TRY(hpi_agree(fsdp, status));
     fsdp->is_committed = true;
     fsdp->is_failed = false;

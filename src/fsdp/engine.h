@@ -17,6 +17,7 @@
  *           each rank owns a range; shards lie in it unless they have a cast, whose place it is
  * then gather, pack  fused modes, one buffer each for all units: what bundles.h puts together
  *   accumulator  sums of full gradients, in fp32 / fp64; ordinary memory, taken at the first need
+ *   partial sums of buckets that were not all-reduced yet, laid out as they are; the same memory
  */
 #ifndef HPI_ENGINE_H
 #define HPI_ENGINE_H
@@ -46,12 +47,18 @@ typedef struct hpi_param {
     uint64_t grad_padding; /* elements behind the full gradient that stay zero */
     bool is_direct;        /* backward writes straight into the bucket */
     bool grad_taken;       /* hp_param_grad was called in this backward */
+    bool grad_given;       /* the same, in this pass */
     const void *data;
     void (*fill)(void *context, uint64_t begin, uint64_t end, void *out_elements);
     void *fill_context;
 } hpi_param;
 
-typedef enum hpi_phase { HPI_PHASE_IDLE = 0, HPI_PHASE_FORWARD, HPI_PHASE_BACKWARD } hpi_phase;
+typedef enum hpi_phase {
+    HPI_PHASE_IDLE = 0,
+    HPI_PHASE_FORWARD,
+    HPI_PHASE_BACKWARD,
+    HPI_PHASE_RECOMPUTE
+} hpi_phase;
 
 struct hp_unit {
     hp_fsdp *fsdp;
@@ -68,20 +75,29 @@ struct hp_unit {
     uint64_t phase_began_ns;
     uint32_t n_forwards, n_backwards; /* begun in this pass */
     bool is_complete;                 /* in this pass: a backward for each forward, once */
+    bool is_readable;                 /* gathered by hand and waited for: set by operations */
+    int own_pass;                     /* hp_unit_set_pass; -1: none */
+    hp_pass pass;                     /* what this pass is to it */
+    bool has_gradients;               /* in its shards, from the last pass */
+    uint32_t n_no_sync, n_deferred;   /* passes whose gradients its next HP_SYNC takes in */
     void *accumulator;                /* memory of the buffer; NULL until it is needed */
+    void *partial[2];                 /* the same */
 };
 
 /* Called for each unit while an apply operation runs, on the compute stream. */
 typedef hp_status (*hpi_apply)(void *context, hp_unit *unit);
 
-typedef struct hpi_replay hpi_replay; /* replay.c */
+typedef struct hpi_replay hpi_replay;   /* replay.c */
+typedef struct hpi_meeting hpi_meeting; /* groups.c */
 
 struct hp_fsdp {
     hp_world *world;
     hp_mesh *mesh;
     hp_fsdp_config config;
-    hp_group *shard, *reduce,
-        *replicate; /* reduce: duplicate of shard; replicate NULL when its size is 1 */
+    hp_group *shard, *reduce; /* reduce: duplicate of shard */
+    hp_group *replicate;      /* NULL when its size is 1 */
+    hp_group *all;            /* every rank, for what is agreed between passes */
+    hpi_meeting *meeting;     /* every rank, for resets alone (groups.c) */
     int n_shards, n_replicas, shard_rank, replica_rank;
     hp_unit **units;
     uint32_t n_units, units_capacity;
@@ -97,7 +113,8 @@ struct hp_fsdp {
     void *apply_context;
     bool in_pass, has_gradients;
     hp_pass pass;
-    uint64_t grad_generation; /* rises with each hp_fsdp_end of a HP_SYNC pass */
+    uint64_t grad_generation; /* rises with each hp_fsdp_end that leaves gradients */
+    uint64_t n_updates;       /* of the weights: ranks that made as many have the same */
     uint64_t optimizer_bytes;
     hp_fsdp_stats stats;
     hpi_replay *replay;
@@ -107,9 +124,9 @@ struct hp_fsdp {
     uint32_t *prefetch_lists;
     hp_kind kinds[HPI_OP_N_KINDS];
     uint64_t pass_began_ns;
-    uint32_t n_passes;    /* begun */
-    uint32_t n_unreduced; /* HP_NO_SYNC passes whose gradients the next HP_SYNC pass takes in */
-    bool is_failed;       /* an operation failed: only destroy is left */
+    uint32_t n_passes;     /* begun */
+    bool is_failed;        /* an operation failed: reset and destroy are left */
+    bool has_torn_weights; /* an update failed: destroy alone */
 };
 
 /* Pointers into this rank's memory. `full` counts include padding: layout.shard_elements. */
@@ -140,10 +157,26 @@ hp_mode hpi_mode_choose(int n_shards, bool is_on_node, uint64_t n_params, uint64
 hp_status hpi_fsdp_choose_mode(hp_fsdp *fsdp);
 /* buffers.c: lay everything out, take symmetric memory for it and bind it. Collective. */
 hp_status hpi_fsdp_take_memory(hp_fsdp *fsdp);
-/* The unit's accumulator is there from now on. */
+/* bound.c: hp_fsdp_stats.bound_bytes */
+uint64_t hpi_fsdp_bound(const hp_fsdp *fsdp);
+/* The unit's accumulator, or its partial sums, are there from now on. */
 hp_status hpi_unit_take_accumulator(hp_unit *unit);
+hp_status hpi_unit_take_partial(hp_unit *unit);
+/* commit.c: executor and recorder, for groups that are bound. */
+hp_status hpi_fsdp_make_executor(hp_fsdp *fsdp);
+void hpi_fsdp_drop_executor(hp_fsdp *fsdp);
+void hpi_fsdp_bind_groups(hp_fsdp *fsdp);
 /* kinds.c: the operations that are not collectives. */
 void hpi_fsdp_register_kinds(hp_kind *out_kinds);
+/* virtual.c: a mesh of ranks that do not exist. Nobody is told anything, nothing has memory:
+ * `world`, the groups and the bound buffers are NULL. */
+static inline bool hpi_fsdp_is_virtual(const hp_fsdp *fsdp) {
+    return !fsdp->world;
+}
+/* Kinds that do nothing but begin and end a unit's phases. */
+void hpi_fsdp_virtualize_kinds(hp_kind *kinds);
+/* UNSUPPORTED, for calls that need values. */
+hp_status hpi_fsdp_check_real(const hp_fsdp *fsdp, const char *call);
 
 /* unit.c: a managed parameter by number, aliases resolved; NULL with the record when there is none.
  */
@@ -160,6 +193,11 @@ typedef enum hpi_hook {
     HPI_HOOK_FORWARD_END,
     HPI_HOOK_BACKWARD_BEGIN,
     HPI_HOOK_BACKWARD_END,
+    HPI_HOOK_RECOMPUTE_BEGIN,
+    HPI_HOOK_RECOMPUTE_END,
+    HPI_HOOK_UNSHARD,
+    HPI_HOOK_HOLD, /* the same, and wait for it */
+    HPI_HOOK_RESHARD,
     HPI_HOOK_END,
     HPI_HOOK_UPDATE,
     HPI_HOOK_SCALE
@@ -172,6 +210,8 @@ hp_status hpi_replay_keep(hpi_replay *replay, const hp_executor *recorder);
  * Errors: STATE. */
 hp_status hpi_replay_begin(hpi_replay *replay, uint64_t carried);
 bool hpi_replay_is_active(const hpi_replay *replay);
+/* Plan anew: what is noted belongs to a pass that was left. */
+void hpi_replay_forget(hpi_replay *replay);
 /* Of the pass, while active. */
 uint64_t hpi_replay_n_ops(const hpi_replay *replay);
 /* Note what a hook brought. */
@@ -187,6 +227,26 @@ static inline bool hpi_unit_is_resharded(const hp_unit *unit) {
 
 /* HP_OK when the fsdp is committed and sound. */
 hp_status hpi_fsdp_check_usable(const hp_fsdp *fsdp, const char *call);
+/* engine.c: the operations of one call, from plan or replay to the executor. After a failure every
+ * wait in the fsdp's groups ends, here and on the peers. `unit`: UINT32_MAX for none. */
+hp_status hpi_fsdp_run_hook(hp_fsdp *fsdp, hpi_hook hook, uint32_t unit);
+/* What a failure of the executor entails; returns it. */
+hp_status hpi_fsdp_note_failure(hp_fsdp *fsdp, hp_status status);
+/* Leave the pass for a fault of this rank, which this thread's record tells: the peers get FAILED
+ * with it. Returns the record's status. */
+hp_status hpi_fsdp_abandon(hp_fsdp *fsdp);
+const char *hpi_phase_name(hpi_phase phase);
+/* A unit's call is in order when it is in a pass, in the phase that the call expects. */
+hp_status hpi_unit_check(const hp_unit *unit, const char *call, hpi_phase expected);
+/* The user's compute is what lies between two hooks: after the begin's operations have run, before
+ * the end's are submitted. */
+hp_status hpi_unit_begin_compute(hp_unit *unit, hpi_hook hook);
+hp_status hpi_unit_end_compute(hp_unit *unit, hpi_hook hook, const char *name);
+/* passes.c: as between two passes, nothing accumulated. */
+void hpi_unit_forget(hp_unit *unit);
+/* STATE, and the pass abandoned, when a trainable parameter had no gradient where one is asked for.
+ */
+hp_status hpi_unit_check_gradients(hp_unit *unit, const char *call);
 /* What spans of the trace are numbered by, as the executor does: passes from 0, evaluations too. */
 static inline uint32_t hpi_fsdp_step(const hp_fsdp *fsdp) {
     return fsdp->n_passes ? fsdp->n_passes - 1 : 0;

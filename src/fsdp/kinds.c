@@ -45,7 +45,9 @@ static void begin_phase(void *context, const hp_op *op, hpi_phase phase) {
 static void end_phase(void *context, const hp_op *op) {
     hp_unit *unit = unit_of(context, op);
     unit->phase = HPI_PHASE_IDLE;
-    unit->storage = unit->grad = NULL;
+    unit->grad = NULL;
+    if (!unit->is_readable)
+        unit->storage = NULL;
 }
 
 static hp_status run_forward_begin(void *context, const hp_op *op) {
@@ -54,6 +56,23 @@ static hp_status run_forward_begin(void *context, const hp_op *op) {
 }
 
 static hp_status run_forward_end(void *context, const hp_op *op) {
+    end_phase(context, op);
+    return HP_OK;
+}
+
+static hp_status run_recompute_begin(void *context, const hp_op *op) {
+    begin_phase(context, op, HPI_PHASE_RECOMPUTE);
+    return HP_OK;
+}
+
+static hp_status run_hold_begin(void *context, const hp_op *op) {
+    begin_phase(context, op, HPI_PHASE_IDLE);
+    unit_of(context, op)->is_readable = true;
+    return HP_OK;
+}
+
+static hp_status run_hold_end(void *context, const hp_op *op) {
+    unit_of(context, op)->is_readable = false;
     end_phase(context, op);
     return HP_OK;
 }
@@ -178,6 +197,10 @@ void hpi_fsdp_register_kinds(hp_kind *out_kinds) {
         {"copy", hpi_run_copy, NULL, HP_ROLE_PLAIN},
         {"copy_out", hpi_run_copy_out, NULL, HP_ROLE_PLAIN},
         {"pack_grads", hpi_run_pack_grads, NULL, HP_ROLE_PLAIN},
+        {"recompute_begin", run_recompute_begin, NULL, HP_ROLE_BEGIN},
+        {"recompute_end", run_forward_end, NULL, HP_ROLE_END},
+        {"hold_begin", run_hold_begin, NULL, HP_ROLE_BEGIN},
+        {"hold_end", run_hold_end, NULL, HP_ROLE_END},
     };
     _Static_assert((int)HPI_OP_ALLOCATE == (int)HPI_N_COLL_KINDS, "the collectives come first");
     _Static_assert(sizeof own / sizeof *own == (int)HPI_OP_N_KINDS - (int)HPI_N_COLL_KINDS,

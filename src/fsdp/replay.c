@@ -40,6 +40,13 @@ void hpi_replay_destroy(hpi_replay *replay) {
     hpi_free(replay);
 }
 
+void hpi_replay_forget(hpi_replay *replay) {
+    hpi_free(replay->ops);
+    replay->ops = NULL;
+    replay->n_notes = replay->n_ops = 0;
+    replay->is_active = false;
+}
+
 bool hpi_replay_is_active(const hpi_replay *replay) {
     return replay && replay->is_active;
 }
@@ -51,7 +58,7 @@ uint64_t hpi_replay_n_ops(const hpi_replay *replay) {
 hp_status hpi_replay_keep(hpi_replay *replay, const hp_executor *recorder) {
     const hp_op *ops = NULL;
     uint64_t n_ops = 0, n_noted = 0;
-    if (replay->is_active)
+    if (replay->is_active || !replay->n_notes)
         return HP_OK;
     HP_TRY(hp_recorder_ops(recorder, &ops, &n_ops));
     for (uint64_t i = 0; i < replay->n_notes; i++)

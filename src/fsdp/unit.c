@@ -155,6 +155,8 @@ static void unit_free(hp_unit *unit) {
         hpi_free(unit->params[j].name);
     hpi_free(unit->params);
     hpi_free(unit->accumulator);
+    hpi_free(unit->partial[0]);
+    hpi_free(unit->partial[1]);
     hpi_free(unit->prefetch);
     hpi_free(unit->name);
     hpi_free(unit);
@@ -212,6 +214,7 @@ hp_status hp_unit_create(hp_fsdp *fsdp, const char *name, const hp_param *params
     unit->fsdp = fsdp;
     unit->index = fsdp->n_units;
     unit->config = config ? *config : defaults;
+    unit->own_pass = -1;
     const hp_status status = unit_fill(unit, name, params, n_params);
     if (status) {
         unit_free(unit);
@@ -297,7 +300,7 @@ const void *hp_param_data(const hp_unit *unit, int param) {
     const hpi_param *p = hpi_unit_param(unit, param);
     if (!p)
         return NULL;
-    if (unit->phase == HPI_PHASE_IDLE) {
+    if (unit->phase == HPI_PHASE_IDLE && !unit->is_readable) {
         (void)HPI_FAIL(HP_ERR_STATE, "expected unit %s between begin and end to read %s",
                        unit->name, p->name);
         return NULL;
@@ -325,7 +328,7 @@ void *hp_param_grad(hp_unit *unit, int param) {
     }
     if (!p->layout.n_elements)
         return no_elements;
-    p->grad_taken = true;
+    p->grad_taken = p->grad_given = true;
     return p->is_direct ? hpi_param_grad_shard(unit, p) : unit->grad + p->grad_offset;
 }
 
@@ -351,6 +354,7 @@ hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard) {
     if (!unit->fsdp->is_committed)
         return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_commit before the shard of %s is read",
                         p->name);
+    const bool has_memory = !hpi_fsdp_is_virtual(unit->fsdp);
     uint64_t begin, end;
     const int rank = p->layout.n_shards > 1 ? unit->fsdp->shard_rank : 0;
     hpi_layout_rows(&p->layout, rank, &begin, &end);
@@ -363,8 +367,8 @@ hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard) {
         .end = (int64_t)end,
         .n_elements = hpi_layout_count(&p->layout, rank),
         .dtype = p->master,
-        .values = p->layout.n_elements ? hpi_param_master(unit, p) : NULL,
-        .grad = unit->fsdp->has_gradients && p->bucket >= 0 ? hpi_param_grad_shard(unit, p) : NULL,
+        .values = has_memory && p->layout.n_elements ? hpi_param_master(unit, p) : NULL,
+        .grad = has_memory && unit->has_gradients ? hpi_param_grad_shard(unit, p) : NULL,
     };
     return HP_OK;
 }

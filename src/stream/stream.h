@@ -50,8 +50,10 @@ typedef struct hpi_bindings {
     void **comms;        /* [n_comms], by hp_op.comm: a hp_group; entry 0 is NULL */
     uint64_t *comm_base; /* sequence number of each communicator when the step began */
     uint32_t n_comms;
-    uint32_t pass; /* what the step is, for collectives to compare: see hpi_coll.pass */
-    void *owner;   /* of the kinds that are not collectives */
+    uint32_t pass;       /* what the step is, for collectives to compare: see hpi_coll.pass */
+    uint32_t *unit_pass; /* [n_units]: the same of a unit's operations; `pass` of nobody's */
+    uint32_t n_units;
+    void *owner; /* of the kinds that are not collectives */
 } hpi_bindings;
 
 /* Where a piece lies; NULL for none. */

@@ -126,6 +126,9 @@ void hpi_group_leave(hp_group *group);
 /* A failed group stays failed: every later call gets the same record back. The other members are
  * told: their waits in it end with the same status (PEER for FAILED), naming whose fault it was. */
 void hpi_group_fail(hp_group *group);
+/* The same by choice: the others get FAILED with this thread's record, naming its rank, and the
+ * end of no rank is read into it. */
+void hpi_group_cancel(hp_group *group);
 
 /* ---- waiting for any word ---------------------------------------------------------------- */
 

@@ -123,7 +123,7 @@ static hp_status wrong_tag(hp_group *group, bool is_odd_one, float *in, float *o
     return run_door(group, &c, in, out);
 }
 static hp_status wrong_pass(hp_group *group, bool is_odd_one, float *in, float *out) {
-    const hpi_coll c = {.count = 4, .blocks = 1, .pass = hpi_coll_pass(is_odd_one ? 2 : 0, 0)};
+    const hpi_coll c = {.count = 4, .blocks = 1, .pass = hpi_coll_pass(is_odd_one ? 2 : 0, 0, 0)};
     return run_door(group, &c, in, out);
 }
 static hp_status wrong_algorithm(hp_group *group, bool is_odd_one, float *in, float *out) {

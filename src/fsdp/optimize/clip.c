@@ -8,6 +8,7 @@
  * counted by shard rank 0. Source: SPEC A9; torch.nn.utils.clip_grad_norm_ for the coefficient.
  */
 #include "../between.h"
+#include "../groups.h"
 #include "exact.h"
 
 #include <hyperparallel/coll.h>
@@ -16,7 +17,8 @@
 /* The next gradient that this rank counts. */
 static bool next_counted(const hp_fsdp *fsdp, hpi_cursor *cursor) {
     while (hpi_next_trainable(fsdp, cursor))
-        if (cursor->param->layout.n_shards > 1 || fsdp->shard_rank == 0)
+        if (cursor->unit->has_gradients &&
+            (cursor->param->layout.n_shards > 1 || fsdp->shard_rank == 0))
             return true;
     return false;
 }
@@ -77,7 +79,7 @@ HPI_KERNEL static void scale_fp64(double *x, uint64_t n, double factor) {
 
 static hp_status scale_unit(void *context, hp_unit *unit) {
     const double factor = *(const double *)context;
-    for (int j = 0; j < unit->n_params; j++) {
+    for (int j = 0; unit->has_gradients && j < unit->n_params; j++) {
         const hpi_param *p = &unit->params[j];
         if (!hpi_param_is_trainable(p))
             continue;
@@ -102,6 +104,7 @@ hp_status hp_clip_grad_norm(hp_fsdp *fsdp, double max_norm, double p, double *ou
     const uint64_t began_ns = hpi_now_ns();
     double norm;
     HP_TRY(find_norm(fsdp, p, &norm));
+    hpi_fsdp_done(fsdp);
     double factor = max_norm / (norm + 1e-6);
     if (isfinite(norm) && factor < 1)
         HP_TRY(hpi_fsdp_apply(fsdp, HPI_APPLY_SCALE, scale_unit, &factor));

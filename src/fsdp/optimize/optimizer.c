@@ -162,6 +162,8 @@ static hp_status place_states(hp_optimizer *o) {
 
 static hp_status take_memory(hp_optimizer *o) {
     HP_TRY(place_states(o));
+    if (hpi_fsdp_is_virtual(o->fsdp))
+        return HP_OK;
     o->memory = hpi_alloc_aligned(STATE_ALIGNMENT, o->memory_bytes);
     return o->memory ? HP_OK : HP_ERR_MEMORY;
 }
@@ -188,7 +190,9 @@ static hp_status check_equal(const hp_optimizer *o) {
     const uint64_t mine =
         hpi_checksum(&o->config, sizeof o->config) ^ (uint64_t)(o->algorithm - algorithms);
     int64_t least[] = {(int64_t)mine, (int64_t)~mine};
-    HP_TRY(hp_all_reduce(hp_world_group(o->fsdp->world), least, least, 2, HP_INT64, HP_MIN));
+    if (hpi_fsdp_is_virtual(o->fsdp))
+        return HP_OK;
+    HP_TRY(hp_all_reduce(o->fsdp->all, least, least, 2, HP_INT64, HP_MIN));
     if (least[0] != ~least[1])
         return HPI_FAIL(HP_ERR_MISMATCH,
                         "expected the same optimizer with the same options on all ranks; this rank "
@@ -279,7 +283,7 @@ static hp_status update_param(const struct update *u, hp_unit *unit, int j) {
 }
 
 static hp_status update_unit(void *context, hp_unit *unit) {
-    for (int j = 0; j < unit->n_params; j++)
+    for (int j = 0; unit->has_gradients && j < unit->n_params; j++)
         if (hpi_param_is_trainable(&unit->params[j]))
             HP_TRY(update_param(context, unit, j));
     return HP_OK;

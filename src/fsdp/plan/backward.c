@@ -219,7 +219,8 @@ static uint32_t finish_reduce(hpi_plan *plan) {
     if (unit == HPI_NOBODY)
         return HPI_NOBODY;
     hpi_emit_wait(plan, unit, plan->units[unit].reduced);
-    if (plan->config->n_replicas == 1)
+    hpi_plan_add_partial(plan, unit);
+    if (plan->config->n_replicas == 1 && plan->units[unit].pass == HP_SYNC)
         emit_divide(plan, unit);
     return unit;
 }
@@ -237,7 +238,7 @@ static void wait_replicate(hpi_plan *plan, uint32_t unit) {
 }
 
 static void replicate_after(hpi_plan *plan, uint32_t unit) {
-    if (unit == HPI_NOBODY || plan->config->n_replicas == 1)
+    if (unit == HPI_NOBODY || plan->config->n_replicas == 1 || plan->units[unit].pass != HP_SYNC)
         return;
     issue_replicate(plan, unit);
     if (plan->config->schedule != HP_OVERLAP)
@@ -252,6 +253,17 @@ static void finish_replicates(hpi_plan *plan) {
         emit_divide(plan, unit);
     }
     plan->n_replicating = 0;
+}
+
+/* Is the unit's reduction a collective? With one shard it is not: nothing to wait for, and its
+ * all-reduce need not come a unit later. */
+static bool is_collective(const hpi_plan *plan, uint32_t unit) {
+    for (uint32_t j = 0; unit != HPI_NOBODY && j < plan->config->units[unit].n_params; j++) {
+        const hpi_route route = plan->config->units[unit].params[j].route;
+        if (route == HPI_ROUTE_REDUCE_SCATTER || route == HPI_ROUTE_ALL_REDUCE)
+            return true;
+    }
+    return false;
 }
 
 /* After a backward of a unit, which is reduced now or not. A3: its reduction comes between the wait
@@ -270,19 +282,19 @@ static void advance(hpi_plan *plan, uint32_t unit, hp_event computed) {
     }
     if (!way->is_staged)
         replicate_after(plan, previous);
-    if (plan->config->schedule != HP_OVERLAP)
+    if (plan->config->schedule != HP_OVERLAP || !is_collective(plan, plan->reducing))
         replicate_after(plan, finish_reduce(plan));
 }
 
-/* A full gradient is there. The last one of a HP_SYNC pass is reduced, with what was accumulated;
- * any other waits in the accumulator. */
+/* A full gradient is there. A unit's last one is reduced, with what was accumulated; any other, and
+ * all of a HP_NO_SYNC pass, wait in the accumulator. */
 static void after_backward(hpi_plan *plan, uint32_t unit, bool is_last) {
     const hpi_plan_unit *description = &plan->config->units[unit];
     const hp_op *end = hpi_emit_compute(plan, HPI_OP_BACKWARD_END, unit);
     hp_event computed = hpi_done(end->id);
     hpi_unit_state *u = &plan->units[unit];
     u->is_computing = false;
-    u->is_reduced = description->is_trainable && is_last && plan->pass == HP_SYNC;
+    u->is_reduced = description->is_trainable && is_last && u->pass != HP_NO_SYNC;
     if (is_last || description->is_resharded)
         hpi_plan_reshard(plan, unit);
     if (u->is_reduced)
@@ -306,7 +318,8 @@ hp_status hpi_plan_backward_end(hpi_plan *plan, uint32_t unit, hpi_burst *out_bu
  * accumulated, so that every rank issues the same collectives. */
 static void reduce_missing(hpi_plan *plan) {
     for (uint32_t i = plan->config->n_units; i-- > 0;) {
-        if (!plan->config->units[i].is_trainable || plan->units[i].is_reduced)
+        const hpi_unit_state *u = &plan->units[i];
+        if (!plan->config->units[i].is_trainable || u->is_reduced || u->pass == HP_NO_SYNC)
             continue;
         hpi_plan_reshard(plan, i);
         take_grad(plan, i); /* no unit is computing now, so there is a slot */

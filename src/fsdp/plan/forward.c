@@ -12,7 +12,7 @@
 
 void hpi_plan_reshard(hpi_plan *plan, uint32_t unit) {
     hpi_unit_state *u = &plan->units[unit];
-    if (u->residency == HPI_SHARDED)
+    if (u->residency == HPI_SHARDED || u->is_held)
         return;
     const uint32_t slot = hpi_slot_of(plan->storage_owner, plan->config->n_storage_slots, unit);
     if (u->storage.buffer) /* a gather that nobody waited for is waited for here: cancelled */
@@ -23,15 +23,28 @@ void hpi_plan_reshard(hpi_plan *plan, uint32_t unit) {
     u->storage = (hp_ref){0, 0, 0, 0};
 }
 
-/* Somebody whose storage can be taken back: a prefetch that was not used yet, else an idle one. */
+/* Where in this pass the unit's next backward stands: what comes last in the forward is needed
+ * first. 0 when there is none to come. */
+static uint32_t next_backward(const hpi_plan *plan, uint32_t unit) {
+    for (uint32_t i = plan->n_uses; i-- > 0;)
+        if (plan->uses[i].unit == unit && !plan->uses[i].is_backwarded)
+            return i + 1;
+    return 0;
+}
+
+/* Somebody whose storage can be taken back: a prefetch that was not used yet, else the idle one
+ * that is needed last. */
 static uint32_t find_evictable(const hpi_plan *plan) {
-    uint32_t idle = HPI_NOBODY;
+    uint32_t idle = HPI_NOBODY, when = UINT32_MAX;
     for (uint32_t s = 0; s < plan->config->n_storage_slots; s++) {
         const uint32_t owner = plan->storage_owner[s];
-        if (owner == HPI_NOBODY || plan->units[owner].is_computing)
+        if (owner == HPI_NOBODY || plan->units[owner].is_computing || plan->units[owner].is_held)
             continue;
         if (plan->units[owner].residency == HPI_PENDING)
             return owner;
+        if (next_backward(plan, owner) >= when)
+            continue;
+        when = next_backward(plan, owner);
         idle = owner;
     }
     return idle;
@@ -78,7 +91,7 @@ hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed) {
     return HP_OK;
 }
 
-static void wait_unshard(hpi_plan *plan, uint32_t unit) {
+void hpi_plan_wait_unshard(hpi_plan *plan, uint32_t unit) {
     hpi_unit_state *u = &plan->units[unit];
     if (u->residency == HPI_PENDING)
         hpi_emit_wait(plan, unit, u->gathered);
@@ -88,7 +101,8 @@ static void wait_unshard(hpi_plan *plan, uint32_t unit) {
 
 hp_status hpi_plan_unshard_now(hpi_plan *plan, uint32_t unit) {
     HP_TRY(hpi_plan_unshard(plan, unit, true));
-    wait_unshard(plan, unit);
+    hpi_plan_wait_unshard(plan, unit);
+    hpi_plan_begin_hold(plan, unit);
     plan->units[unit].is_computing = true; /* from here on it cannot be evicted */
     return HP_OK;
 }

@@ -20,16 +20,19 @@ typedef enum hpi_residency { HPI_SHARDED = 0, HPI_PENDING, HPI_RESIDENT } hpi_re
 
 typedef struct hpi_unit_state {
     hpi_residency residency;
+    hp_pass pass;                     /* what this pass is to it */
     bool is_computing;                /* between a begin and its end */
+    bool is_held, is_read;            /* hpi_plan_hold; its hold_begin was issued */
     uint32_t n_forwards, n_backwards; /* in this pass */
     bool is_reduced;                  /* in this pass: its reductions were issued */
-    bool is_accumulated;              /* gradients wait in its accumulator; outlives a pass */
-    hp_ref storage;                   /* while pending or resident */
-    hp_event gathered;                /* the last gather; 0: nothing to wait for */
-    hp_ref grad;                      /* while it holds a slot */
-    hp_event reduced;                 /* bucket complete on this rank's shard */
-    hp_event grad_drained;            /* no peer reads the gradients any more; 0: none ever did */
-    hp_event replicated[2];           /* bucket complete over the replicas */
+    bool is_accumulated, is_partial;  /* sums wait in accumulator, partial; these outlive a pass */
+    bool left_accumulated, left_partial; /* what the last planned HP_SYNC pass has left of them */
+    hp_ref storage;                      /* while pending or resident */
+    hp_event gathered;                   /* the last gather; 0: nothing to wait for */
+    hp_ref grad;                         /* while it holds a slot */
+    hp_event reduced;                    /* bucket complete on this rank's shard */
+    hp_event grad_drained;  /* no peer reads the gradients any more; 0: none ever did */
+    hp_event replicated[2]; /* bucket complete over the replicas */
 } hpi_unit_state;
 
 /* One forward of a unit in this pass, and whether its backward has begun. */
@@ -132,14 +135,25 @@ void hpi_mapped_reset(hpi_plan *plan);
 hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed);
 /* The same, and wait for them; from here on the unit cannot be evicted. */
 hp_status hpi_plan_unshard_now(hpi_plan *plan, uint32_t unit);
+void hpi_plan_wait_unshard(hpi_plan *plan, uint32_t unit);
+/* Not while it is held. */
 void hpi_plan_reshard(hpi_plan *plan, uint32_t unit);
+
+/* by_hand.c: from where a unit that is held has been waited for. */
+void hpi_plan_begin_hold(hpi_plan *plan, uint32_t unit);
+void hpi_plan_end_hold(hpi_plan *plan, uint32_t unit);
+
+/* partial.c: the bucket of a unit is complete over its shard group. In a HP_DEFER_REPLICATE pass it
+ * is added to the partial sums, in a HP_SYNC pass they are added to it: sets `reduced`. */
+void hpi_plan_add_partial(hpi_plan *plan, uint32_t unit);
 
 /* Where backward has written a parameter's gradient, and an operation that reads it from there. */
 hp_ref hpi_grad_of(const hpi_plan *plan, uint32_t unit, const hpi_plan_param *p);
 void hpi_about_grad(hp_op *op, const hpi_plan_param *p, hp_ref grad);
 /* Release a unit's gradients, which were read on another stream by what was emitted there last. */
 void hpi_release_grad_on(hpi_plan *plan, uint16_t stream, uint32_t unit);
-/* backward.c: at the end of a HP_SYNC pass, every gradient to its bucket, divided. */
+/* backward.c: at the end of a pass, every gradient that it reduces to its bucket; divided where the
+ * pass is HP_SYNC to the unit. */
 void hpi_plan_finish_gradients(hpi_plan *plan);
 
 #endif

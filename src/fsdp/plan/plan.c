@@ -85,7 +85,8 @@ hp_op *hpi_emit_compute(hpi_plan *plan, uint16_t kind, uint32_t unit) {
     const hpi_plan_unit *description = &plan->config->units[unit];
     const hpi_unit_state *u = &plan->units[unit];
     hp_op *op = hpi_emit(plan, kind, HP_STREAM_COMPUTE, unit);
-    const bool is_begin = kind == HPI_OP_FORWARD_BEGIN || kind == HPI_OP_BACKWARD_BEGIN;
+    const bool is_begin = kind == HPI_OP_FORWARD_BEGIN || kind == HPI_OP_BACKWARD_BEGIN ||
+                          kind == HPI_OP_RECOMPUTE_BEGIN || kind == HPI_OP_HOLD_BEGIN;
     const bool is_mapped = description->shared.buffer && u->residency == HPI_RESIDENT;
     if (is_begin && (u->storage.buffer || is_mapped)) {
         op->reads[0] = is_mapped ? description->shared : u->storage;
@@ -130,8 +131,13 @@ void hpi_plan_begin(hpi_plan *plan, hp_pass pass) {
         hpi_unit_state *u = &plan->units[i];
         u->n_forwards = u->n_backwards = 0;
         u->is_reduced = false;
+        u->pass = pass;
         u->gathered = u->reduced = u->grad_drained = 0;
     }
+}
+
+void hpi_plan_set_pass(hpi_plan *plan, uint32_t unit, hp_pass pass) {
+    plan->units[unit].pass = pass;
 }
 
 static void learn_order(hpi_plan *plan) {
@@ -142,12 +148,24 @@ static void learn_order(hpi_plan *plan) {
     plan->n_order = plan->n_uses;
 }
 
+static void note_what_is_left(hpi_plan *plan) {
+    for (uint32_t i = 0; i < plan->config->n_units; i++) {
+        hpi_unit_state *u = &plan->units[i];
+        u->left_accumulated = u->is_accumulated;
+        u->left_partial = u->is_partial;
+    }
+}
+
 hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst) {
     hpi_burst_start(plan);
-    if (plan->pass == HP_SYNC)
+    for (uint32_t i = 0; i < plan->config->n_units; i++)
+        hpi_plan_end_hold(plan, i);
+    if (plan->pass != HP_EVALUATE) {
         hpi_plan_finish_gradients(plan);
-    if (plan->pass != HP_EVALUATE)
         learn_order(plan);
+    }
+    if (plan->pass == HP_SYNC)
+        note_what_is_left(plan);
     for (uint32_t i = 0; i < plan->config->n_units; i++)
         hpi_plan_reshard(plan, i);
     hpi_mapped_end(plan);
@@ -175,7 +193,8 @@ hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst) {
         op->writes[1] = kind == HPI_OP_UPDATE ? description->cast : description->bucket[1];
         if (kind != HPI_OP_UPDATE)
             continue;
-        plan->units[i].is_accumulated = false; /* gradients of weights that are no more */
+        /* gradients of weights that are no more */
+        plan->units[i].is_accumulated = plan->units[i].is_partial = false;
         hpi_mapped_name_writes(plan, i);
     }
     if (kind == HPI_OP_UPDATE)
@@ -199,12 +218,21 @@ static void nobody_owns(uint32_t *owners) {
         owners[s] = HPI_NOBODY;
 }
 
+void hpi_plan_reset(hpi_plan *plan) {
+    memset(plan->units, 0, plan->config->n_units * sizeof *plan->units);
+    nobody_owns(plan->storage_owner);
+    nobody_owns(plan->grad_owner);
+    plan->reducing = HPI_NOBODY;
+    plan->n_replicating = 0;
+    hpi_mapped_reset(plan);
+    hpi_plan_begin(plan, HP_SYNC);
+}
+
 hp_status hpi_plan_create(const hpi_plan_config *config, hpi_plan **out_plan) {
     hpi_plan *plan = hpi_alloc(1, sizeof *plan);
     if (!plan)
         return HP_ERR_MEMORY;
     plan->config = config;
-    plan->reducing = HPI_NOBODY;
     plan->ops_capacity = longest_burst(config);
     plan->units = hpi_alloc(config->n_units, sizeof *plan->units);
     plan->n_max_uses = config->n_units;
@@ -218,8 +246,7 @@ hp_status hpi_plan_create(const hpi_plan_config *config, hpi_plan **out_plan) {
         hpi_plan_destroy(plan);
         return HP_ERR_MEMORY;
     }
-    nobody_owns(plan->storage_owner);
-    nobody_owns(plan->grad_owner);
+    hpi_plan_reset(plan);
     for (uint32_t i = 0; i < config->n_units; i++)
         plan->order[i] = i; /* until the first step has shown the real one */
     plan->n_order = config->n_units;
@@ -254,15 +281,19 @@ bool hpi_plan_is_idle(const hpi_plan *plan) {
 void hpi_plan_replayed(hpi_plan *plan, uint64_t n_ops) {
     plan->next_id = (uint32_t)n_ops;
     hpi_mapped_replayed(plan);
-    for (uint32_t i = 0; i < plan->config->n_units; i++)
-        plan->units[i].is_accumulated = false;
+    for (uint32_t i = 0; i < plan->config->n_units; i++) {
+        hpi_unit_state *u = &plan->units[i];
+        u->is_accumulated = u->left_accumulated;
+        u->is_partial = u->left_partial;
+    }
 }
 
 uint64_t hpi_plan_carried(const hpi_plan *plan) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < plan->config->n_units; i++) {
-        uint64_t unit = i;
-        sum += plan->units[i].is_accumulated ? hpi_random_next(&unit) : 0;
+        const hpi_unit_state *u = &plan->units[i];
+        uint64_t seed = 4 * (uint64_t)i + 2 * u->is_partial + u->is_accumulated;
+        sum += u->is_partial || u->is_accumulated ? hpi_random_next(&seed) : 0;
     }
     return sum;
 }

@@ -9,8 +9,9 @@
  * Residency of a unit: sharded -> pending (gathers issued) -> resident (waited for) -> sharded.
  * Gradients of a unit: computed in a slot -> reduce-scattered into its bucket -> bucket all-reduced
  * -> divided. In a HP_NO_SYNC pass, and in all but a unit's last backward: computed in a slot ->
- * added to its accumulator, which the next reduction takes in. Source: the seed's overlap document,
- * sections 2 and 5; SPEC A2, A3, A8.
+ * added to its accumulator, which the next reduction takes in. In a HP_DEFER_REPLICATE pass:
+ * reduce-scattered into its bucket -> added to its partial sums, which the next HP_SYNC pass adds
+ * before the all-reduce. Source: the seed's overlap document, sections 2 and 5; SPEC A2, A3, A8.
  */
 #ifndef HPI_PLAN_H
 #define HPI_PLAN_H
@@ -40,6 +41,10 @@ enum {
     HPI_OP_COPY,       /* reads[0] -> writes[0] */
     HPI_OP_COPY_OUT,   /* reads[0] (gathered bundles) -> writes[0] (the unit's storage) */
     HPI_OP_PACK_GRADS, /* reads[0] (the unit's gradients) -> writes[0] (bundles of them) */
+    HPI_OP_RECOMPUTE_BEGIN, /* reads the parameters, until the recompute_end of the unit */
+    HPI_OP_RECOMPUTE_END,
+    HPI_OP_HOLD_BEGIN, /* the same for a unit gathered by hand, until its hold_end */
+    HPI_OP_HOLD_END,
     HPI_OP_N_KINDS
 };
 
@@ -89,10 +94,10 @@ typedef struct hpi_plan_unit {
     hp_mode mode;                 /* how it is brought and reduced; never HP_AUTO */
     const hpi_plan_param *params; /* those with elements */
     uint32_t n_params;
-    hp_ref shard, cast, bucket[2]; /* whole buffers; buffer 0: it has none */
-    hp_ref shared;                 /* mapped: the shard group's one copy, read where it lies */
-    hp_ref accumulator;            /* memory of this rank alone */
-    uint32_t own_storage;          /* buffer of a unit that keeps its parameters; 0: a pool slot */
+    hp_ref shard, cast, bucket[2];  /* whole buffers; buffer 0: it has none */
+    hp_ref shared;                  /* mapped: the shard group's one copy, read where it lies */
+    hp_ref accumulator, partial[2]; /* memory of this rank alone; partial: as bucket */
+    uint32_t own_storage;           /* buffer of a unit that keeps its parameters; 0: a pool slot */
     uint64_t storage_bytes, grad_bytes;
     /* Fused modes, with more than one shard: what is gathered, and what is reduced. */
     hpi_plan_bundle gathers[HPI_MAX_BUNDLES], scatters[HPI_MAX_BUNDLES];
@@ -134,11 +139,23 @@ void hpi_plan_destroy(hpi_plan *plan);
 
 /* Start a step: ids, lives and sequence numbers count from 0. */
 void hpi_plan_begin(hpi_plan *plan, hp_pass pass);
+/* What the step is to one unit, in place of the pass: after hpi_plan_begin, before anything else.
+ * Not HP_EVALUATE, unless the step is that. */
+void hpi_plan_set_pass(hpi_plan *plan, uint32_t unit, hp_pass pass);
+/* As after hpi_plan_create, in the middle of a step too. The order that was learnt stays. */
+void hpi_plan_reset(hpi_plan *plan);
 /* Errors: STATE when a unit's storage cannot be had (too many units in use at once). */
 hp_status hpi_plan_forward_begin(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
 hp_status hpi_plan_forward_end(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
 hp_status hpi_plan_backward_begin(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
 hp_status hpi_plan_backward_end(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
+/* Around a forward that is computed again for a backward to come. */
+hp_status hpi_plan_recompute_begin(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
+hp_status hpi_plan_recompute_end(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
+/* Gather a unit that is not resharded until it is let go, or the step ends; is_read: wait for it,
+ * its parameters are read from here on. Errors: STATE as above. */
+hp_status hpi_plan_hold(hpi_plan *plan, uint32_t unit, bool is_read, hpi_burst *out_burst);
+hp_status hpi_plan_let_go(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
 hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst);
 /* Operations on the shards or buckets of every trainable (UPDATE: every) unit, between passes. */
 hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst);
@@ -146,8 +163,8 @@ hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst);
 /* The pass was replayed, with n_ops operations: what hpi_plan_end would have left behind. Gradients
  * that were accumulated are used up, and numbers go on from there. */
 void hpi_plan_replayed(hpi_plan *plan, uint64_t n_ops);
-/* A number for what the passes since the last HP_SYNC have left to the next: whose gradients are
- * accumulated. */
+/* A number for what the passes since the last HP_SYNC have left to the next: whose gradients and
+ * partial sums are accumulated. */
 uint64_t hpi_plan_carried(const hpi_plan *plan);
 
 /* Units resident or on the way. 0 after hpi_plan_end, when every queue is empty. */

@@ -346,7 +346,7 @@ static hp_status install(struct load *load) {
         hpi_error_set(&load->error);
     const hp_status agreed = hpi_agree(fsdp, load->status);
     if (agreed < 0)
-        fsdp->is_failed = true;
+        fsdp->is_failed = fsdp->has_torn_weights = true;
     return agreed;
 }
 

@@ -56,8 +56,20 @@ int hpi_group_find_failed(const hp_group *group) {
 
 /* ---- the own failure ------------------------------------------------------------------------ */
 
-static void publish(hp_group *group) {
+/* A rank that was given up has FAILED; for the others that is the end of a peer. FAILED is what
+ * they get of a group that was cancelled, whoever tells them. */
+static hp_status status_for_others(const hp_group *group, bool is_cancelled, int told_by) {
+    const hp_status status = group->error.status;
+    if (status != HP_ERR_FAILED || is_cancelled)
+        return status;
+    const bool is_told =
+        told_by >= 0 && (int64_t)state_word(group, told_by, WORD_STATUS) == HP_ERR_FAILED;
+    return is_told ? HP_ERR_FAILED : HP_ERR_PEER;
+}
+
+static void publish(hp_group *group, bool is_cancelled) {
     const hp_error *error = &group->error;
+    const int told_by = hpi_group_find_failed(group);
     /* a message fails the group beside its collectives, and says itself what it is */
     const char *call = atomic_load_explicit(&group->is_busy, memory_order_relaxed)
                            ? atomic_load_explicit(&group->call, memory_order_relaxed)
@@ -66,10 +78,11 @@ static void publish(hp_group *group) {
     snprintf(sentence, sizeof sentence, "%s%s: %s", call ? " in " : "", call ? call : "",
              error->message); /* stands behind "rank 1 failed" */
     hpi_text_write(sentence_of(group, group->rank), HPI_FAILURE_WORDS, sentence);
-    set_state_word(group, WORD_STATUS, (uint64_t)(int64_t)error->status);
+    set_state_word(group, WORD_STATUS,
+                   (uint64_t)(int64_t)status_for_others(group, is_cancelled, told_by));
     set_state_word(group, WORD_CULPRIT,
                    (uint64_t)(error->world_rank >= 0 ? error->world_rank : group->world->rank));
-    set_state_word(group, WORD_IS_TOLD, hpi_group_find_failed(group) >= 0);
+    set_state_word(group, WORD_IS_TOLD, told_by >= 0);
     hpi_line_post(group, HPI_LINE_STATE, STATE_FAILED);
 }
 
@@ -79,15 +92,25 @@ hp_status hpi_group_check(const hp_group *group) {
     return HP_OK;
 }
 
-void hpi_group_fail(hp_group *group) {
+static void fail(hp_group *group, bool is_cancelled) {
     int expected = FAILED_NO;
     if (!atomic_compare_exchange_strong_explicit(&group->failed, &expected, FAILED_WRITING,
                                                  memory_order_relaxed, memory_order_relaxed))
         return;
     hp_last_error_get(&group->error);
     if (!hpi_world_is_forked(group->world)) /* else the lines are the parent's */
-        publish(group);
+        publish(group, is_cancelled);
     atomic_store_explicit(&group->failed, FAILED_YES, memory_order_release);
+    if (!hpi_world_is_forked(group->world))
+        hpi_world_wake(group->world, group->world->rank); /* this rank's other threads */
+}
+
+void hpi_group_fail(hp_group *group) {
+    fail(group, false);
+}
+
+void hpi_group_cancel(hp_group *group) {
+    fail(group, true);
 }
 
 void hpi_group_say_destroyed(hp_group *group) {
@@ -102,15 +125,9 @@ bool hpi_group_has_destroyed(const hp_group *group, int rank) {
     return state_of(group, rank) == STATE_DESTROYED;
 }
 
-/* A rank that was given up has FAILED; for the others that is the end of a peer. */
-static hp_status status_for_others(hp_status status) {
-    return status == HP_ERR_FAILED ? HP_ERR_PEER : status;
-}
-
 hp_status hpi_group_told(const hp_group *group, int rank, const char *waited) {
     char sentence[HPI_FAILURE_WORDS * 8];
-    const hp_status status =
-        status_for_others((hp_status)(int64_t)state_word(group, rank, WORD_STATUS));
+    const hp_status status = (hp_status)(int64_t)state_word(group, rank, WORD_STATUS);
     int culprit = (int)state_word(group, rank, WORD_CULPRIT);
     hpi_text_read(sentence_of(group, rank), HPI_FAILURE_WORDS, sentence);
     if (status == HP_ERR_PEER) /* who gave up because of another's end has blamed that one */

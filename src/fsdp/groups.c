@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * groups.c - the groups that an fsdp talks in, and how it stops talking.
+ *
+ * unshard and reduce have the same ranks and two signal spaces; replicate is across them; `all` is
+ * every rank, for what is agreed between passes. A failed group stays failed, so whoever leaves a
+ * pass cancels all four, which ends the waits of every peer, and hp_fsdp_reset makes new ones.
+ * `meeting` is for resets alone: nobody fails it, and its ENTER line says how many a rank has
+ * begun.
+ */
+#include "groups.h"
+
+#include "../world/world.h"
+#include <hyperparallel/coll.h>
+
+static hp_status duplicate(hp_group *of, const char *name, hp_group **out_group) {
+    HP_TRY(hp_group_duplicate(of, out_group));
+    hpi_group_set_name(*out_group, name);
+    return HP_OK;
+}
+
+hp_status hpi_fsdp_take_groups(hp_fsdp *fsdp) {
+    const int shard_dim = hp_mesh_n_dims(fsdp->mesh) - 1;
+    hp_group *shard = hp_mesh_group(fsdp->mesh, shard_dim);
+    HP_TRY(duplicate(shard, "unshard", &fsdp->shard));
+    HP_TRY(duplicate(shard, "reduce", &fsdp->reduce));
+    if (fsdp->n_replicas > 1)
+        HP_TRY(duplicate(hp_mesh_group(fsdp->mesh, 0), "replicate", &fsdp->replicate));
+    return duplicate(hp_world_group(fsdp->world), "fsdp", &fsdp->all);
+}
+
+hp_status hpi_fsdp_warm_up(hp_fsdp *fsdp) {
+    return hp_barrier(fsdp->all);
+}
+
+static void drop(hp_group **group) {
+    hp_group_destroy(*group);
+    *group = NULL;
+}
+
+void hpi_fsdp_drop_groups(hp_fsdp *fsdp) {
+    drop(&fsdp->all);
+    drop(&fsdp->replicate);
+    drop(&fsdp->reduce);
+    drop(&fsdp->shard);
+}
+
+static void end_groups(hp_fsdp *fsdp, void (*end)(hp_group *group)) {
+    hp_group *const groups[] = {fsdp->shard, fsdp->reduce, fsdp->replicate, fsdp->all};
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        if (groups[i])
+            end(groups[i]);
+}
+
+void hpi_fsdp_fail_groups(hp_fsdp *fsdp) {
+    end_groups(fsdp, hpi_group_fail);
+}
+
+void hpi_fsdp_cancel_groups(hp_fsdp *fsdp) {
+    end_groups(fsdp, hpi_group_cancel);
+}
+
+/* ---- resets ------------------------------------------------------------------------------ */
+
+enum { WORD_STATUS, WORD_UPDATES, N_WORDS };
+
+struct hpi_meeting {
+    hp_group *group;
+    uint64_t n_resets, n_done; /* calls of all ranks that have ended here since the last reset */
+    uint64_t words[];          /* [size][N_WORDS], what the ranks said */
+};
+
+hp_status hpi_fsdp_take_meeting(hp_fsdp *fsdp) {
+    const size_t bytes = (size_t)hp_world_size(fsdp->world) * N_WORDS * sizeof(uint64_t);
+    fsdp->meeting = hpi_alloc(1, sizeof *fsdp->meeting + bytes);
+    return fsdp->meeting ? duplicate(hp_world_group(fsdp->world), "reset", &fsdp->meeting->group)
+                         : HP_ERR_MEMORY;
+}
+
+void hpi_fsdp_drop_meeting(hp_fsdp *fsdp) {
+    if (fsdp->meeting)
+        drop(&fsdp->meeting->group);
+    hpi_free(fsdp->meeting);
+}
+
+/* Where a rank stands; a reset that is announced is beyond all that went before it. Only rises. */
+static uint64_t progress(uint64_t n_resets, uint64_t n_done) {
+    return n_resets << 32 | n_done;
+}
+
+/* n_done of a rank when it announced a reset. */
+static _Atomic uint64_t *left_at(const hpi_meeting *m, int rank) {
+    return &hpi_group_line(m->group, rank, HPI_LINE_ENTER)->words[0];
+}
+
+void hpi_fsdp_done(const hp_fsdp *fsdp) {
+    hpi_meeting *m = fsdp->meeting;
+    if (m)
+        hpi_line_post(m->group, HPI_LINE_ENTER, progress(m->n_resets, ++m->n_done));
+}
+
+hp_status hpi_fsdp_announce_reset(const hp_fsdp *fsdp) {
+    hpi_meeting *m = fsdp->meeting;
+    const int rank = hp_group_rank(m->group);
+    const uint64_t here = progress(m->n_resets, m->n_done);
+    hp_status status = HP_OK;
+    atomic_store_explicit(left_at(m, rank), m->n_done, memory_order_relaxed);
+    m->n_done = 0;
+    hpi_line_post(m->group, HPI_LINE_ENTER, progress(++m->n_resets, 0));
+    for (int i = 0; i < hp_group_size(m->group) && status == HP_OK; i++)
+        if (i != rank)
+            status = hpi_line_wait(m->group, i, HPI_LINE_ENTER, here, "fsdp_reset");
+    return status;
+}
+
+hp_status hpi_fsdp_listen(const hp_fsdp *fsdp, const char *call) {
+    const hpi_meeting *m = fsdp->meeting;
+    for (int i = 0; m && i < hp_group_size(m->group); i++) {
+        if (!hpi_line_reached(m->group, i, HPI_LINE_ENTER, progress(m->n_resets + 1, 0)) ||
+            atomic_load_explicit(left_at(m, i), memory_order_relaxed) > m->n_done)
+            continue; /* it left a later pass: this rank can finish its own */
+        return HPI_FAIL_RANK(HP_ERR_FAILED, i,
+                             "%s: expected a pass that every rank is in, rank %d has reset it: "
+                             "hp_fsdp_reset here too",
+                             call, i);
+    }
+    return HP_OK;
+}
+
+static hp_status compare(const hp_fsdp *fsdp, int rank) {
+    const uint64_t *words = fsdp->meeting->words + (size_t)rank * N_WORDS;
+    const hp_status status = (hp_status)(int64_t)words[WORD_STATUS];
+    if (status < 0)
+        return HPI_FAIL_RANK(status, rank, "hp_fsdp_reset: rank %d could not start over: %s", rank,
+                             hp_status_text(status));
+    if (words[WORD_UPDATES] != fsdp->n_updates)
+        return HPI_FAIL_RANK(HP_ERR_MISMATCH, rank,
+                             "hp_fsdp_reset: expected the same weights on all ranks, rank %d has "
+                             "updated them %llu times and this rank %llu times",
+                             rank, (unsigned long long)words[WORD_UPDATES],
+                             (unsigned long long)fsdp->n_updates);
+    return HP_OK;
+}
+
+hp_status hpi_fsdp_meet(hp_fsdp *fsdp, hp_status mine) {
+    hpi_meeting *m = fsdp->meeting;
+    const uint64_t words[N_WORDS] = {(uint64_t)(int64_t)mine, fsdp->n_updates};
+    hp_error error;
+    hp_last_error_get(&error);
+    HP_TRY(hpi_group_enter(m->group, "hp_fsdp_reset"));
+    hp_status status = hpi_group_exchange(m->group, "fsdp_reset", words, N_WORDS, m->words);
+    hpi_group_leave(m->group);
+    if (status == HP_OK && mine < 0)
+        return hpi_error_set(&error);
+    for (int i = 0; status == HP_OK && i < hp_group_size(m->group); i++)
+        status = compare(fsdp, i);
+    return status;
+}
