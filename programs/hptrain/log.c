@@ -29,6 +29,9 @@ static void write_begin(FILE *file, const options *o, const void *what) {
     json_count(file, "n_ranks", (uint64_t)f->n_ranks);
     json_count(file, "n_replicas", (uint64_t)f->n_replicas);
     json_count(file, "n_shards", (uint64_t)f->n_shards);
+    json_text(file, "comm", f->mode);
+    json_text(file, "schedule", f->schedule);
+    json_count(file, "restart", (uint64_t)f->n_restarts);
     json_text(file, "optimizer", o->optimizer);
     json_text(file, "matmul", f->engine);
     json_count(file, "tokens_per_step", f->tokens_per_step);
@@ -38,6 +41,23 @@ static void write_begin(FILE *file, const options *o, const void *what) {
     fprintf(file, "{\"version\": \"%s\"", hp_version());
     options_write_json(file, o);
     fputc('}', file);
+}
+
+void log_write_verified(FILE *file, const verified *v) {
+    json_text(file, "rule", v->rule);
+    json_text(file, "text", v->text);
+    json_count(file, "steps", v->n_steps);
+    json_count(file, "operations", v->n_ops);
+    json_count(file, "peak_bytes", v->peak_bytes);
+    json_count(file, "bound_bytes", v->bound_bytes);
+}
+
+static void write_verified(FILE *file, const options *o, const void *what) {
+    const verified *v = what;
+    (void)o;
+    json_text(file, "what", v->what);
+    fprintf(file, ", \"sound\": %s", v->is_sound ? "true" : "false");
+    log_write_verified(file, v);
 }
 
 static void write_held_out(FILE *file, const options *o, const void *what) {
@@ -119,6 +139,9 @@ static hp_status write_lines(log_lines *l, const char *event, line_writer *write
 
 hp_status log_begin(log_lines *l, const run_facts *facts) {
     return write_lines(l, "begin", write_begin, facts);
+}
+hp_status log_verified(log_lines *l, const verified *v) {
+    return write_lines(l, "verify", write_verified, v);
 }
 hp_status log_held_out(log_lines *l, uint64_t step, double loss) {
     const step_record record = {.step = step, .held_out_loss = loss};

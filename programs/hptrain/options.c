@@ -12,6 +12,7 @@
 #include "spell.h"
 
 #include <hyperparallel/coll.h>
+#include <hyperparallel/fsdp.h>
 
 #include <argp.h>
 #include <errno.h>
@@ -21,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum kind { COUNT, REAL, TEXT, CHOICE, FLAG } kind;
+typedef enum kind { COUNT, REAL, TEXT, CHOICE, FLAG, MODE, SCHEDULE } kind;
 typedef enum owner { ANY, MLP, QWEN3, SIZES } owner;
 
 typedef struct row {
@@ -39,6 +40,8 @@ typedef struct row {
 #define WHOLE_TEXT(value) 0
 #define WHOLE_CHOICE(value) 0
 #define WHOLE_FLAG(value) 0
+#define WHOLE_MODE(value) 0
+#define WHOLE_SCHEDULE(value) 0
 
 static const row rows[N_OPTIONS] = {
 #define HEADING(text)
@@ -61,6 +64,8 @@ static const row rows[N_OPTIONS] = {
 #undef WHOLE_TEXT
 #undef WHOLE_CHOICE
 #undef WHOLE_FLAG
+#undef WHOLE_MODE
+#undef WHOLE_SCHEDULE
 };
 
 /* Keys of argp: row r is FIRST_KEY + r. */
@@ -118,6 +123,33 @@ static bool is_choice(const char *choices, const char *text) {
     return false;
 }
 
+/* The library's name i of a mode or a schedule; NULL: there are not so many. */
+static const char *library_name(kind of, int i) {
+    const char *name = of == MODE ? hp_mode_name((hp_mode)i) : hp_schedule_name((hp_schedule)i);
+    return strcmp(name, "?") != 0 ? name : NULL;
+}
+
+/* "one|two|three" */
+enum { NAMES_BYTES = 128 };
+static const char *library_names(kind of, char out_text[NAMES_BYTES]) {
+    const char *name;
+    size_t n = 0;
+    for (int i = 0; (name = library_name(of, i)) && n < NAMES_BYTES; i++)
+        n += (size_t)snprintf(out_text + n, NAMES_BYTES - n, "%s%s", i ? "|" : "", name);
+    return out_text;
+}
+
+static hp_status parse_library_name(const row *r, const char *text) {
+    hp_mode mode;
+    hp_schedule schedule;
+    char names[NAMES_BYTES];
+    const hp_status status =
+        r->kind == MODE ? hp_mode_parse(text, &mode) : hp_schedule_parse(text, &schedule);
+    return status < 0 ? fail(status, "expected --%s to be %s, given \"%s\"", r->name,
+                             library_names(r->kind, names), text)
+                      : HP_OK;
+}
+
 static hp_status parse_value(const row *r, const char *text, options *o) {
     void *field = (char *)o + r->offset;
     switch (r->kind) {
@@ -129,6 +161,10 @@ static hp_status parse_value(const row *r, const char *text, options *o) {
         if (!is_choice(r->argument, text))
             return fail(HP_ERR_ARGUMENT, "expected --%s to be %s, given \"%s\"", r->name,
                         r->argument, text);
+        break;
+    case MODE:
+    case SCHEDULE:
+        TRY(parse_library_name(r, text));
         break;
     case TEXT:
         break;
@@ -190,10 +226,13 @@ static error_t parse_key(int key, char *text, struct argp_state *state) {
 /* "train up to this step (default 300)". argp frees what is returned. */
 static char *with_default(int key, const char *text, void *input) {
     (void)input;
-    char *all = NULL;
+    char *all = NULL, names[NAMES_BYTES];
     if (key < FIRST_KEY || key >= FIRST_KEY + N_OPTIONS || !*rows[key - FIRST_KEY].fallback)
         return (char *)(uintptr_t)text;
-    if (asprintf(&all, "%s (default %s)", text, rows[key - FIRST_KEY].fallback) < 0)
+    const row *r = &rows[key - FIRST_KEY];
+    const bool has_names = r->kind == MODE || r->kind == SCHEDULE;
+    if (asprintf(&all, "%s (%s%sdefault %s)", text, has_names ? library_names(r->kind, names) : "",
+                 has_names ? "; " : "", r->fallback) < 0)
         return (char *)(uintptr_t)text;
     return all;
 }
@@ -207,7 +246,11 @@ static const char about[] =
     "So does a reader of standard output who is gone. "
     "A loss, a gradient or a weight that is not finite ends it with status 1 and saves nothing.\n\n"
     "Beside the checkpoints stands hptrain.json, of what run they are; a run that resumes them "
-    "tells what it does otherwise. Checkpoints of another run are not written over.\n\n"
+    "tells what it does otherwise. Checkpoints of another run are not written over. Where hprun "
+    "(or "
+    "torchrun) starts the same command again (--max-restarts), it goes on from the newest "
+    "checkpoint "
+    "in --save, or afresh where there is none yet; the log goes on.\n\n"
     "With --model DIR the weights are those of DIR where it has some, and --export hf carries over "
     "what stands beside them: tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, "
     "special_tokens_map.json, added_tokens.json, chat_template.jinja and "
@@ -217,8 +260,11 @@ static const char about[] =
     "the "
     "environment is what --matmul is without the option.\n\n"
     "JSON lines, in --log and on standard output, are objects by \"event\". begin: what is run, "
-    "weights among it: first, checkpoint, or the directory that they come from; and options, all "
-    "that hold. step: "
+    "weights among it: first, checkpoint, or the directory that they come from; comm, the mode "
+    "that "
+    "auto chose; restart, how often the job was started again; and options, all "
+    "that hold. verify: what was verified (plan, recorded), whether it is sound, the rule that is "
+    "broken and by what. step: "
     "step, loss (mean over the global batch, before the update), lr, grad_norm (before it is "
     "limited), step_ms, "
     "tokens_per_s, exposed_ms (waited for communication, mean over ranks), peak_bytes (weights, "
@@ -384,6 +430,8 @@ const char *options_text(const options *o, enum option_number number,
         return *(const bool *)field ? "true" : "false";
     case TEXT:
     case CHOICE:
+    case MODE:
+    case SCHEDULE:
         break;
     }
     return *(const char *const *)field;
@@ -404,6 +452,8 @@ static void write_json_row(FILE *file, const row *r, const options *o) {
         break;
     case TEXT:
     case CHOICE:
+    case MODE:
+    case SCHEDULE:
         json_text(file, r->name, *(const char *const *)field);
         break;
     }
@@ -466,6 +516,8 @@ static int64_t hash_value(const row *r, const options *o) {
         return hash_of(field, sizeof(bool));
     case TEXT:
     case CHOICE:
+    case MODE:
+    case SCHEDULE:
         break;
     }
     const char *text = *(const char *const *)field;

@@ -27,6 +27,8 @@ typedef struct options {
 #define X_TEXT const char *
 #define X_CHOICE const char *
 #define X_FLAG bool
+#define X_MODE const char *
+#define X_SCHEDULE const char *
 #define X(field, type, ...) X_##type field;
 #include "options.def"
 #undef X
@@ -35,6 +37,8 @@ typedef struct options {
 #undef X_TEXT
 #undef X_CHOICE
 #undef X_FLAG
+#undef X_MODE
+#undef X_SCHEDULE
 #undef HEADING
     int n_replicas, n_shards; /* of --mesh; 0 without it */
     bool wants_help, wants_version;

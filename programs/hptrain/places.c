@@ -87,6 +87,12 @@ static void find_checkpoint(const char *directory, char out_name[NAME_MAX + 1]) 
     (void)closedir(entries);
 }
 
+bool places_has_checkpoint(const char *directory) {
+    char name[NAME_MAX + 1];
+    find_checkpoint(directory, name);
+    return *name != 0;
+}
+
 /* A save makes its checkpoint the latest and removes old ones: not those of another run. */
 static hp_status check_save(const options *o) {
     char name[NAME_MAX + 1];

@@ -12,4 +12,6 @@
  * written. Errors: FILE naming the option. */
 hp_status places_check(const options *o);
 
+bool places_has_checkpoint(const char *directory);
+
 #endif

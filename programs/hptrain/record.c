@@ -19,9 +19,23 @@
 
 /* What decides how the weights go on, beside the tokens of a step. */
 static const enum option_number rows[] = {
-    OPTION_data,         OPTION_seed,     OPTION_seq,    OPTION_steps,       OPTION_lr,
-    OPTION_warmup,       OPTION_lr_decay, OPTION_lr_min, OPTION_optimizer,   OPTION_beta2,
-    OPTION_weight_decay, OPTION_momentum, OPTION_clip,   OPTION_param_dtype, OPTION_reduce_dtype,
+    OPTION_data,
+    OPTION_seed,
+    OPTION_seq,
+    OPTION_steps,
+    OPTION_lr,
+    OPTION_warmup,
+    OPTION_lr_decay,
+    OPTION_lr_min,
+    OPTION_optimizer,
+    OPTION_beta2,
+    OPTION_weight_decay,
+    OPTION_momentum,
+    OPTION_clip,
+    OPTION_param_dtype,
+    OPTION_reduce_dtype,
+    OPTION_replicate_wire,
+    OPTION_accumulate_mode,
 };
 enum { N_ROWS = sizeof rows / sizeof *rows, MOST_BYTES = 65536 };
 

@@ -81,10 +81,14 @@ static void say_engine_note(FILE *out, const run_facts *f) {
 
 static void say_facts(FILE *out, const run_facts *f, const options *o) {
     char text[3][32];
-    fprintf(out, "%s: %s parameters; %d %s as %dx%d (replicate x shard); %s; matrix products: %s\n",
+    fprintf(out,
+            "%s: %s parameters; %d %s as %dx%d (replicate x shard), %s, %s; %s; matrix "
+            "products: %s\n",
             o->model, grouped(f->n_parameters, text[0]), f->n_ranks,
-            f->n_ranks == 1 ? "rank" : "ranks", f->n_replicas, f->n_shards, o->optimizer,
-            f->engine);
+            f->n_ranks == 1 ? "rank" : "ranks", f->n_replicas, f->n_shards, f->mode, f->schedule,
+            o->optimizer, f->engine);
+    if (f->n_restarts)
+        fprintf(out, "restart %d of the job\n", f->n_restarts);
     say_weights(out, f, o);
     fprintf(out, "%s: %s %ss to train on, %s held out\n", f->data, grouped(f->n_train, text[0]),
             f->unit, grouped(f->n_held_out, text[1]));
@@ -121,7 +125,8 @@ hp_status report_begin(report *r, const options *o, const run_facts *facts) {
     r->text = choose_text(o);
     r->is_live = r->text && isatty(fileno(r->text)) == 1;
     r->begin_ns = now_ns();
-    TRY(log_open(&r->log, o, facts->first_step > 0, wants_json(o) ? stdout : NULL));
+    const bool goes_on = facts->first_step > 0 || facts->n_restarts > 0;
+    TRY(log_open(&r->log, o, goes_on, wants_json(o) ? stdout : NULL));
     if (r->text)
         say_facts(r->text, facts, o);
     if (!o->quiet)
@@ -131,6 +136,15 @@ hp_status report_begin(report *r, const options *o, const run_facts *facts) {
     if (r->text)
         flush(r->text);
     return log_begin(&r->log, facts);
+}
+
+hp_status report_verified(report *r, const verified *v) {
+    char text[32];
+    report_end_line(r);
+    if (r->text)
+        fprintf(r->text, "verified (%s): %s, %s operations of %d ranks\n", v->what, v->rule,
+                grouped(v->n_ops, text), r->facts.n_ranks);
+    return log_verified(&r->log, v);
 }
 
 /* ---- steps ---- */

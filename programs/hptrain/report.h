@@ -28,6 +28,8 @@ typedef struct report {
 
 /* Open the log and say what is going to run. Errors: FILE. */
 hp_status report_begin(report *r, const options *o, const run_facts *facts);
+/* What hp_fsdp_verify said: a line for people, one of the log. Errors: FILE. */
+hp_status report_verified(report *r, const verified *v);
 /* A held-out loss: the curve, and the first and last are kept. Errors: FILE. */
 hp_status report_held_out(report *r, uint64_t step, double loss);
 /* One line of the log, a point of the curve, and progress. Errors: FILE. */

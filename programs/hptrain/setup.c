@@ -64,6 +64,7 @@ static hp_status check_own(trainer *t) {
     TRY(options_settle(t->o, t->model.has_weights));
     TRY(take_samples(t));
     TRY(sample_read_prompt(t));
+    TRY(restart_find(t));
     return places_check(t->o);
 }
 
@@ -106,19 +107,33 @@ static uint64_t trace_spans(const trainer *t) {
     return (uint64_t)t->model.n_units * (64 * n_steps * (uint64_t)t->o->accumulate + 32 * n_passes);
 }
 
+static hp_status take_dtype(const char *name, int *out_dtype) {
+    hp_dtype dtype;
+    TRY(hp_dtype_parse(name, &dtype));
+    *out_dtype = (int)dtype;
+    return HP_OK;
+}
+
+static hp_status configure(const options *o, hp_fsdp_config *out) {
+    TRY(hp_mode_parse(o->comm, &out->mode));
+    TRY(hp_schedule_parse(o->schedule, &out->schedule));
+    TRY(take_dtype(o->param_dtype, &out->param_dtype));
+    TRY(take_dtype(o->reduce_dtype, &out->reduce_dtype));
+    TRY(take_dtype(o->replicate_wire, &out->replicate_wire));
+    out->prefetch = (int)o->prefetch;
+    out->reshard_after_forward = (int)o->reshard;
+    out->executor = strcmp(o->executor, "inline") == 0 ? HP_EXECUTOR_INLINE : HP_EXECUTOR_THREAD;
+    out->missing_grad = strcmp(o->missing_grad, "error") == 0 ? HP_MISSING_ERROR : HP_MISSING_ZERO;
+    out->offload = o->offload;
+    out->replay_after = (int)o->replay;
+    out->record = o->verify || o->replay;
+    return HP_OK;
+}
+
 static hp_status make_fsdp(trainer *t) {
-    const options *o = t->o;
     hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
-    hp_dtype param_dtype, reduce_dtype;
-    TRY(hp_mode_parse(o->comm, &config.mode));
-    TRY(hp_dtype_parse(o->param_dtype, &param_dtype));
-    TRY(hp_dtype_parse(o->reduce_dtype, &reduce_dtype));
-    config.param_dtype = (int)param_dtype;
-    config.reduce_dtype = (int)reduce_dtype;
-    config.prefetch = (int)o->prefetch;
-    config.executor = strcmp(o->executor, "inline") == 0 ? HP_EXECUTOR_INLINE : HP_EXECUTOR_THREAD;
-    config.schedule = strcmp(o->schedule, "serial") == 0 ? HP_SERIAL : HP_OVERLAP;
-    if (*o->trace)
+    TRY(configure(t->o, &config));
+    if (*t->o->trace)
         TRY(hp_trace_create(hp_world_rank(t->world), trace_spans(t), &t->trace));
     config.trace = t->trace;
     return hp_fsdp_create(t->mesh, &config, &t->fsdp);
@@ -158,6 +173,8 @@ static const char *weights_name(const trainer *t) {
 }
 
 static hp_status begin_report(trainer *t) {
+    hp_schedule schedule;
+    TRY(hp_schedule_parse(t->o->schedule, &schedule));
     const run_facts facts = {
         .data = t->data.path,
         .unit = data_unit(&t->data),
@@ -165,6 +182,9 @@ static hp_status begin_report(trainer *t) {
         .engine_note = *t->model.engine_note ? t->model.engine_note : NULL,
         .weights = weights_name(t),
         .resumed_note = t->resumed_note,
+        .mode = hp_mode_name(hp_fsdp_mode(t->fsdp)),
+        .schedule = hp_schedule_name(schedule),
+        .n_restarts = t->n_restarts,
         .vocab_size = t->model.vocab_size,
         .n_parameters = t->model.n_parameters,
         .n_train = t->data.n_train,
@@ -189,6 +209,7 @@ hp_status set_up(trainer *t) {
     TRY(options_compare(t->world, t->o));
     let_waiting_threads_sleep(t);
     TRY(agree(t->world, check_own(t)));
+    TRY(compare(t, "checkpoints to resume", *t->o->resume ? "some" : "none"));
     TRY(compare(t, "weights in --model", t->model.has_weights ? "some" : "none"));
     TRY(hp_mesh_create(t->world, t->mesh_sizes, 2, &t->mesh));
     TRY(make_fsdp(t));

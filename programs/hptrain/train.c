@@ -21,8 +21,7 @@
 
 /* ---- failures of one rank ---- */
 
-/* The first one counts. */
-static void keep(trainer *t, hp_status status) {
+void keep(trainer *t, hp_status status) {
     if (status < 0 && t->own >= 0)
         t->own = status;
 }
@@ -89,12 +88,18 @@ static void next_samples(trainer *t, uint64_t step, uint64_t k) {
                              (int)t->o->batch, t->samples));
 }
 
-/* The passes before the last one keep their gradients on the rank. */
+/* The passes before the last one leave their gradients on the rank, or in its shards. */
+static hp_pass pass_of(const options *o, uint64_t k) {
+    if (k + 1 == (uint64_t)o->accumulate)
+        return HP_SYNC;
+    return strcmp(o->accumulate_mode, "no-sync") == 0 ? HP_NO_SYNC : HP_DEFER_REPLICATE;
+}
+
 static hp_status train_pass(trainer *t, uint64_t step, uint64_t k, double *inout_loss) {
     const uint64_t n_passes = (uint64_t)t->o->accumulate;
     double loss = 0;
     next_samples(t, step, k);
-    TRY(hp_fsdp_begin(t->fsdp, k + 1 < n_passes ? HP_NO_SYNC : HP_SYNC));
+    TRY(hp_fsdp_begin(t->fsdp, pass_of(t->o, k)));
     TRY(t->model.kind->forward(&t->model, t->samples, (int)t->o->batch, &loss));
     TRY(t->model.kind->backward(&t->model, 1 / (double)n_passes));
     *inout_loss += loss;
@@ -217,19 +222,23 @@ static bool is_due(int64_t every, uint64_t step) {
     return every > 0 && step % (uint64_t)every == 0;
 }
 
-/* A step, and what is due after it. A checkpoint comes before the report of its step: a log that
- * cannot be written loses none. Who asks to end gets the checkpoint, without an evaluation. */
+/* A step, and what is due after it. The report comes before a checkpoint: a run that is killed in
+ * between and started again makes the step twice and leaves no gap in the log. A log that cannot be
+ * written ends the run in the next step, so that it costs no checkpoint. Who asks to end gets the
+ * checkpoint, without an evaluation. */
 static hp_status train_one(trainer *t, uint64_t step, bool *out_stop) {
     const int64_t every = t->o->eval_every, save_every = t->o->save_every;
     step_record record;
     TRY(train_step(t, step, &record, out_stop));
     const uint64_t n_done = record.step;
+    if (*out_stop || n_done == t->last_step)
+        TRY(verify(t, HP_VERIFY_RECORDED));
     if (!*out_stop && (is_due(every, n_done) || n_done == t->last_step))
         TRY(evaluate(t, &record, out_stop));
-    if (*out_stop || is_due(save_every, n_done))
-        TRY(save(t, n_done));
     if (t->report)
         keep(t, report_step(t->report, &record));
+    if (*out_stop || is_due(save_every, n_done))
+        TRY(save(t, n_done));
     if (n_done - t->first_step == (uint64_t)t->o->trace_steps)
         keep(t, write_trace(t));
     return HP_OK;
@@ -250,6 +259,7 @@ static hp_status run(trainer *t) {
     uint64_t n_done = 0;
     bool stop = false;
     TRY(set_up(t));
+    TRY(verify(t, HP_VERIFY_PLAN));
     TRY(train_all(t, &n_done, &stop));
     TRY(save(t, n_done));
     TRY(export_model(t));

@@ -23,6 +23,7 @@ typedef struct trainer {
     bool has_traced;
     hp_fsdp *fsdp;
     hp_optimizer *optimizer;
+    int n_restarts;                /* of the job, before this run */
     char resumed_note[NOTE_BYTES]; /* what differs from the run that is resumed; "": nothing */
     uint64_t first_step;           /* steps done before this run */
     uint64_t last_step;            /* and after it */
@@ -38,9 +39,22 @@ hp_status set_up(trainer *t);
 /* In the reverse order; also after a set_up that failed. */
 void tear_down(trainer *t);
 
+/* train.c. What failed on this rank alone: the first counts, and is told before the next update. */
+void keep(trainer *t, hp_status status);
+
+/* verify.c. With --verify: prove it, report, and write verdict.json. Errors: UNSOUND. Collective.
+ */
+hp_status verify(trainer *t, hp_verify_what what);
+
 /* Samples, and predictions, of all ranks in one step. */
 uint64_t global_batch(const trainer *t);
 uint64_t tokens_per_step(const trainer *t);
+
+/* restart.c. How often the job was started again: TORCHELASTIC_RESTART_COUNT. */
+int restart_count(void);
+/* After a restart: resume what --save holds, if it holds anything. Errors: ARGUMENT naming what is
+ * not as in the run that wrote it. Local. */
+hp_status restart_find(trainer *t);
 
 /* sample.c. The ids of --sample. Errors: ARGUMENT naming what is no id of the model. Local. */
 hp_status sample_read_prompt(trainer *t);

@@ -50,6 +50,7 @@ echo "== SIGTERM, SIGINT and SIGHUP end it, in a try and in the pause before one
 told() { # SIGNAL STATUS AFTER-TRIES COMMAND: after so many tries have begun
     local status=0 launcher
     rm -f "$out"/try.*
+    # shellcheck disable=SC2016 # expanded by the ranks
     # what a script puts into the background ignores SIGINT, and so would its ranks
     env --default-signal=INT "$hprun" -n 2 --max-restarts 9 bash -c 'touch "$out/try.$TORCHELASTIC_RESTART_COUNT"; '"$4" >"$out/said" 2>&1 &
     launcher=$!

@@ -117,7 +117,7 @@ while IFS='|' read -r kind name; do
     case $kind in
     COUNT) given=nonsense expected="expected --$name to be a whole number from " ;;
     REAL) given=-1 expected="expected --$name to be a number from " ;;
-    CHOICE) given=nonsense expected="expected --$name to be " ;;
+    CHOICE | MODE | SCHEDULE) given=nonsense expected="expected --$name to be " ;;
     *) continue ;;
     esac
     status=0
