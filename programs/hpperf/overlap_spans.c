@@ -32,14 +32,16 @@ static double span_ms(const hp_span *span) {
     return (double)(span->end_ns - span->begin_ns) / 1e6;
 }
 
-/* Of all operations with one of two names. */
-static double named_ms(const stretch *s, const char *name, const char *other) {
+static bool is_collective(const hp_span *span) {
+    return strcmp(span->name, "all_gather") == 0 || strcmp(span->name, "barrier") == 0;
+}
+
+/* Of the operations that bring parameters: the collectives, or what is done around them. */
+static double unshard_ms(const stretch *s, bool wants_collectives) {
     double sum = 0;
-    for (uint64_t i = s->first; i < s->end; i++) {
-        const hp_span *span = span_at(s, i);
-        if (strcmp(span->name, name) == 0 || strcmp(span->name, other) == 0)
-            sum += span_ms(span);
-    }
+    for (uint64_t i = s->first; i < s->end; i++)
+        if (is_collective(span_at(s, i)) == wants_collectives)
+            sum += span_ms(span_at(s, i));
     return sum;
 }
 
@@ -106,13 +108,12 @@ static hp_status look_at_needs(const model *m, double metrics[N_METRICS]) {
 
 hp_status model_look(model *m, bool is_alone, double metrics[N_METRICS]) {
     const stretch unshard = stretch_of(m, HP_STREAM_UNSHARD);
-    const stretch compute = stretch_of(m, HP_STREAM_COMPUTE);
     hp_status status = HP_OK;
     if (hp_trace_dropped(m->trace))
         status = fail(HP_ERR_LIMIT, "expected room for every span of the trace");
     TRY(agree(m->world, status));
-    metrics[M_COLLECTIVE] = named_ms(&unshard, "all_gather", "barrier");
-    metrics[M_PACK] = named_ms(&unshard, "pack", "unpack") + named_ms(&compute, "pack", "unpack");
+    metrics[M_COLLECTIVE] = unshard_ms(&unshard, true);
+    metrics[M_PACK] = unshard_ms(&unshard, false);
     if (is_alone)
         TRY(look_at_needs(m, metrics));
     for (unsigned s = 0; s < HP_N_STREAMS; s++)

@@ -36,6 +36,9 @@ hp_status hpi_thread_executor_create(const hp_executor_config *config, hp_execut
 hp_status hpi_inline_executor_create(const hp_executor_config *config, hp_executor **out_executor);
 hp_status hpi_virtual_executor_create(const hp_executor_config *config, hp_executor **out_executor);
 
+/* The calling thread, of a stream, wants its turns soon and short. */
+void hpi_slices_short(void);
+
 /* ---- delays ------------------------------------------------------------------------------- */
 
 typedef struct hpi_delay hpi_delay;

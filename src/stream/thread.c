@@ -134,6 +134,7 @@ static void *stream_main(void *argument) {
     stream_thread *t = argument;
     thread_executor *x = t->executor;
     const hp_executor_config *config = &x->ops.config;
+    hpi_slices_short();
     if (config->thread_start)
         config->thread_start(config->context);
     for (uint64_t n = 0; await(x, t->stream, QUEUED + t->stream, n + 1); n++)
