@@ -317,6 +317,7 @@ hp_status hp_fsdp_stats_get(const hp_fsdp *fsdp, hp_fsdp_stats *out_stats) {
     out_stats->exposed_replicate_ns += executor.waited_ns[HP_STREAM_REPLICATE];
     out_stats->optimizer_bytes = fsdp->optimizer_bytes;
     out_stats->gathered_units = hpi_plan_n_gathered(fsdp->plan);
+    out_stats->bound_bytes = hpi_fsdp_bound(fsdp);
     return HP_OK;
 }
 
