@@ -64,7 +64,12 @@ check_includes() {
             split(given, part, "/"); target = part[1]; door = part[2] == target ".h" && !(3 in part)
             if (target == room) door = 1
             delete part
-        } else if (given ~ /\//  && $0 ~ /"/) { target = given; door = 0 }
+        } else if (given ~ /\//  && $0 ~ /"/) { # down from the folder of the file, if it is there
+            here = place[1]
+            sub(/[^\/]*$/, given, here)
+            if ((getline line < here) >= 0) { close(here); next }
+            target = given; door = 0
+        }
         else next
         where = place[1] ":" place[2] ": "
         if (!door)

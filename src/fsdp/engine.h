@@ -14,8 +14,8 @@
  *   storage the gathered parameters; a slot of a pool, or its own when the unit does not reshard
  *   grad    the full gradients, in the dtypes that are reduced; a slot of a pool of two
  *   shared  mapped: the parameters themselves, one copy for the shard group, flat segments of which
- *           each rank owns a range; shards lie in it unless they have a cast, whose place it is
- * then gather, pack  fused modes, one buffer each for all units: what bundles.h puts together
+ *           each rank owns a range; a shard lies in it, or its cast where it has one
+ *   gather, pack  fused modes, one buffer each for all units: what bundles.h puts together
  *   accumulator  sums of full gradients, in fp32 / fp64; ordinary memory, taken at the first need
  *   partial sums of buckets that were not all-reduced yet, laid out as they are; the same memory
  */
