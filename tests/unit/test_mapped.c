@@ -109,7 +109,7 @@ static void test_random_delays(void **state) {
 static void test_replay(void **state) {
     (void)state;
     for (int v = 0; v < 3; v++) {
-        tiny_config c = make_variant(6 * v);
+        tiny_config c = make_variant(7 * v);
         c.max_norm = 0.05;
         c.n_steps = 8;
         c.fsdp.record = 1;
@@ -222,6 +222,51 @@ static void test_steps_are_alike(void **state) {
     ranks_run(4, RANKS_THREADS, steady_body, NULL);
 }
 
+/* ---- a pass that is left --------------------------------------------------------------------- */
+
+/* Where the new weights have been seen by some alone, or by nobody. A peer may have left already.
+ */
+static void leave_a_pass(hp_fsdp *fsdp, bool reads) {
+    hp_status status = hp_fsdp_begin(fsdp, HP_SYNC);
+    if (status == HP_OK && reads)
+        status = hp_forward_begin(hp_fsdp_unit(fsdp, 0));
+    RANK_CHECK(status == HP_OK || status == HP_ERR_FAILED);
+    RANK_OK(hp_fsdp_reset(fsdp));
+}
+
+static void reset_body(hp_world *world, void *argument) {
+    struct job *job = argument;
+    tiny *t;
+    uint64_t digest;
+    RANK_OK(tiny_create(world, &job->config, &t));
+    for (int step = 0; step < job->config.n_steps; step++) {
+        double loss;
+        if (step % 2)
+            leave_a_pass(tiny_fsdp(t), step % 4 == 1);
+        RANK_OK(tiny_step(t, step, &loss));
+        RANK_OK(hp_optimizer_step(tiny_optimizer(t), job->config.learning_rate));
+        if (hp_world_rank(world) == 0)
+            job->result.losses[step] = loss;
+    }
+    RANK_OK(tiny_digest(t, 0, &digest));
+    if (hp_world_rank(world) == 0)
+        job->result.weights = digest;
+    tiny_destroy(t);
+}
+
+static void test_resets(void **state) {
+    (void)state;
+    tiny_config c = make_variant(4);
+    c.n_shards = 4;
+    c.n_replicas = 1;
+    c.max_norm = 0; /* reset_body does not clip */
+    const struct job calm = train(&c, HP_MAPPED);
+    struct job job = {.config = calm.config};
+    ranks_run(c.n_replicas * c.n_shards, RANKS_THREADS, reset_body, &job);
+    assert_memory_equal(calm.result.losses, job.result.losses, sizeof job.result.losses);
+    assert_int_equal(calm.result.weights, job.result.weights);
+}
+
 /* ---- a rank that dies ------------------------------------------------------------------------ */
 
 static void dying_body(hp_world *world, void *argument) {
@@ -259,6 +304,7 @@ int main(void) {
         cmocka_unit_test(test_meshes),
         cmocka_unit_test(test_one_barrier_in_a_step_none_in_evaluation),
         cmocka_unit_test(test_steps_are_alike),
+        cmocka_unit_test(test_resets),
         cmocka_unit_test(test_who_dies_before_its_weights_are_seen_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

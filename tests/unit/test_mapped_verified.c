@@ -155,8 +155,10 @@ static void test_without_the_barrier_before_writing(void **state) {
 
 /* ---- recorded -------------------------------------------------------------------------------- */
 
-static void pass_over(const model *m, hp_pass pass) {
+static void pass_over(const model *m, hp_pass pass, bool holds) {
     RANK_OK(hp_fsdp_begin(m->fsdp, pass));
+    for (int i = 0; holds && i < m->n_units; i++) /* to the end of the pass */
+        RANK_OK(hp_unit_unshard(m->units[i], i % 2));
     for (int i = 0; i < m->n_units; i++) {
         RANK_OK(hp_forward_begin(m->units[i]));
         RANK_OK(hp_forward_end(m->units[i]));
@@ -172,11 +174,14 @@ static void pass_over(const model *m, hp_pass pass) {
 static void recorded_body(hp_world *world, void *argument) {
     static const struct {
         hp_pass pass;
-        bool clips, updates;
+        bool clips, updates, holds;
     } rows[] = {
-        {HP_SYNC, true, true},       {HP_SYNC, false, true},     {HP_EVALUATE, false, false},
-        {HP_EVALUATE, false, false}, {HP_NO_SYNC, false, false}, {HP_SYNC, true, true},
-        {HP_NO_SYNC, false, false},  {HP_SYNC, false, false},    {HP_SYNC, false, true},
+        {HP_SYNC, true, true, false},       {HP_SYNC, false, true, true},
+        {HP_EVALUATE, false, false, false}, {HP_EVALUATE, false, false, true},
+        {HP_NO_SYNC, false, false, false},  {HP_SYNC, true, true, false},
+        {HP_NO_SYNC, false, false, false},  {HP_DEFER_REPLICATE, false, false, false},
+        {HP_SYNC, false, false, false},     {HP_SYNC, false, true, true},
+        {HP_SYNC, false, true, false},
     };
     const struct job *job = argument;
     model m;
@@ -186,7 +191,7 @@ static void recorded_body(hp_world *world, void *argument) {
     make_model(world, job, &m);
     RANK_OK(hp_optimizer_create(m.fsdp, "sgd", NULL, &o));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        pass_over(&m, rows[i].pass);
+        pass_over(&m, rows[i].pass, rows[i].holds);
         if (rows[i].clips)
             RANK_OK(hp_clip_grad_norm(m.fsdp, 1.0, 2.0, &norm));
         if (rows[i].updates)

@@ -14,6 +14,7 @@ void hpi_plan_begin_hold(hpi_plan *plan, uint32_t unit) {
         return;
     hpi_emit_compute(plan, HPI_OP_HOLD_BEGIN, unit);
     u->is_read = true;
+    plan->sharing.was_held = true;
 }
 
 void hpi_plan_end_hold(hpi_plan *plan, uint32_t unit) {

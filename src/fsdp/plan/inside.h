@@ -47,6 +47,7 @@ typedef struct hpi_sharing {
     bool is_written;              /* since peers were last known to see it */
     bool is_read;                 /* peers may not be through with what they read */
     bool is_published;            /* in this pass */
+    bool was_held;                /* in this pass: a unit, so perhaps read after its reduction */
     hp_event published;           /* what the first use waits for; 0: nothing any more */
     uint32_t next_seq_after_sync; /* on the reduce communicator: what a replayed pass leaves */
     bool is_read_after_sync;      /* the same */

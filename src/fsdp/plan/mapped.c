@@ -60,14 +60,14 @@ static bool is_read_by_nobody(const hpi_plan *plan) {
 
 void hpi_mapped_end(hpi_plan *plan) {
     hpi_sharing *s = &plan->sharing;
-    s->is_read = !is_read_by_nobody(plan);
+    s->is_read = s->was_held || !is_read_by_nobody(plan);
     if (s->is_published)
         s->is_written = false;
     if (plan->pass == HP_SYNC) {
         s->next_seq_after_sync = plan->next_seq[HPI_COMM_REDUCE];
         s->is_read_after_sync = s->is_read;
     }
-    s->is_published = false;
+    s->is_published = s->was_held = false;
     s->published = 0;
 }
 
