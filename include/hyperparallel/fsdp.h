@@ -194,16 +194,22 @@ HP_MUST_CHECK hp_status hp_unit_set_pass(hp_unit *unit, int pass);
 /* After an error that was not a rank's death, or to leave a pass in its middle: what is in flight
  * is cancelled, gradients and accumulated gradients are dropped, and the next call is
  * hp_fsdp_begin. Weights and optimizer state are those of the last update. Collective: ranks that
- * are still in the pass get FAILED from their next call (or the one they wait in), naming a rank
- * that reset, and then reset too. Errors: PEER, TIMEOUT when a rank does not come; STATE before
- * commit. */
+ * are still in the pass, or in another call of all ranks on this fsdp, get FAILED from the call in
+ * which they wait or their next one of a pass, naming a rank that reset, and then reset too. A rank
+ * that has not finished the pass before can finish it, and update, first. A rank that waits in a
+ * collective of its own, such as hp_barrier on the world's group, is not told: both wait as long as
+ * for any rank, until TIMEOUT. Errors: PEER; TIMEOUT when a rank does not come; MISMATCH when ranks
+ * have updated the weights differently often; FAILED when weights are half new; MEMORY: the fsdp
+ * stays failed; STATE before commit. */
 HP_MUST_CHECK hp_status hp_fsdp_reset(hp_fsdp *fsdp);
 
 /* Gather a unit by hand, inside a pass, ahead of its use or to read it without a forward: its
  * parameters can be read (hp_param_data) from the first hp_unit_unshard with wait != 0, or the
  * first forward or backward begin, until hp_unit_reshard or the end of the pass, and it is not
- * resharded meanwhile. With wait 0 the call does not wait for the gather. Errors: STATE when its
- * storage cannot be had (1 + prefetch units at once), or the unit computes. */
+ * resharded meanwhile. With wait 0 the call does not wait for the gather. HP_MAPPED: it can be read
+ * until the end of its last backward at most, when its gradients are reduced. Errors: STATE when its
+ * storage cannot be had (1 + prefetch units at once), the unit computes, or, HP_MAPPED, it has been
+ * reduced. */
 HP_MUST_CHECK hp_status hp_unit_unshard(hp_unit *unit, int wait);
 HP_MUST_CHECK hp_status hp_unit_reshard(hp_unit *unit);
 

@@ -212,8 +212,10 @@ static void test_accumulated_from_the_bucket(void **state) {
         FORWARD_BEGIN(b, 0, "forward 0\n");
         FORWARD_END(b, 0, "forwarded 0\n");
         BACKWARD_BEGIN(b, 0, "backward 0\n");
-        BACKWARD_END(b, 0, pass ? "backwarded 0\nfold 0\n" : "backwarded 0\naccumulate 0\n");
-        const hp_op *op = &b->ops[b->n_ops - 1];
+        BACKWARD_END(b, 0,
+                     pass ? "backwarded 0\nfold 0\nwait 0 <-fold 0\nreplicate 0 <-fold 0\n"
+                          : "backwarded 0\naccumulate 0\n");
+        const hp_op *op = &b->ops[b->n_ops - (pass ? 3 : 1)];
         const hp_ref bucket = b->units[0].bucket[0];
         const hp_ref *grad = &op->reads[0], *written = &op->writes[0];
         assert_true(grad->buffer == bucket.buffer && grad->end == b->params[0].bucket_end);

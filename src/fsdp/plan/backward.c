@@ -295,6 +295,10 @@ static void after_backward(hpi_plan *plan, uint32_t unit, bool is_last) {
     hpi_unit_state *u = &plan->units[unit];
     u->is_computing = false;
     u->is_reduced = description->is_trainable && is_last && u->pass != HP_NO_SYNC;
+    if (u->is_reduced && description->shared.buffer) { /* so that it tells that nobody reads */
+        hpi_plan_end_hold(plan, unit);
+        computed = hpi_done(plan->next_id - 1);
+    }
     if (is_last || description->is_resharded)
         hpi_plan_reshard(plan, unit);
     if (u->is_reduced)

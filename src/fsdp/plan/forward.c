@@ -71,6 +71,10 @@ static uint32_t take_storage(hpi_plan *plan, uint32_t unit, bool is_needed) {
 hp_status hpi_plan_unshard(hpi_plan *plan, uint32_t unit, bool is_needed) {
     hpi_unit_state *u = &plan->units[unit];
     const uint64_t bytes = plan->config->units[unit].storage_bytes;
+    if (is_needed && u->is_reduced && plan->config->units[unit].shared.buffer)
+        return HPI_FAIL(HP_ERR_STATE,
+                        "expected no use behind the last backward of a pass that reduces: in mode "
+                        "mapped the owners may write its parameters then");
     if (u->residency != HPI_SHARDED)
         return HP_OK;
     u->gathered = 0;
