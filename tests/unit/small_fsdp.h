@@ -26,7 +26,7 @@
     } while (0)
 
 /* One dimension over the world, without units. */
-static hp_fsdp *make_fsdp(hp_world *world, hp_mesh **out_mesh) {
+static inline hp_fsdp *make_fsdp(hp_world *world, hp_mesh **out_mesh) {
     hp_fsdp *fsdp = NULL;
     const int size = hp_world_size(world);
     RANK_OK(hp_mesh_create(world, &size, 1, out_mesh));
@@ -34,7 +34,7 @@ static hp_fsdp *make_fsdp(hp_world *world, hp_mesh **out_mesh) {
     return fsdp;
 }
 
-static hp_param vector(const char *name, int64_t n) {
+static inline hp_param vector(const char *name, int64_t n) {
     hp_param p = HP_PARAM_INIT;
     p.name = name;
     p.n_dims = 1;
