@@ -29,12 +29,12 @@ typedef struct what {
 } what;
 
 /* All there are, and a table with open addressing to find one. */
-typedef struct whats {
+typedef struct what_list {
     what *at;
     size_t n, capacity;
     uint32_t *slots; /* number + 1; 0: free */
     size_t n_slots;  /* a power of two, more than twice n */
-} whats;
+} what_list;
 
 static void put_number(bytes *b, uint64_t value) {
     do {
@@ -49,7 +49,7 @@ static uint64_t zigzag(int64_t value) {
     return (uint64_t)value << 1 ^ (value < 0 ? UINT64_MAX : 0);
 }
 
-static size_t slot_of(const whats *w, const what *key) {
+static size_t slot_of(const what_list *w, const what *key) {
     uint64_t h = key->bytes * UINT64_C(0x9e3779b97f4a7c15);
     h = (h ^ key->id) * UINT64_C(0x9e3779b97f4a7c15);
     h = (h ^ (uint64_t)key->name << 32 ^ (uint64_t)key->unit << 8 ^ key->kind) *
@@ -62,14 +62,14 @@ static bool is_same(const what *a, const what *b) {
            a->kind == b->kind;
 }
 
-static size_t find(const whats *w, const what *key) {
+static size_t find(const what_list *w, const what *key) {
     size_t slot = slot_of(w, key);
     while (w->slots[slot] && !is_same(&w->at[w->slots[slot] - 1], key))
         slot = (slot + 1) & (w->n_slots - 1);
     return slot;
 }
 
-static void make_room(whats *w) {
+static void make_room(what_list *w) {
     if (2 * (w->n + 1) < w->n_slots)
         return;
     free(w->slots);
@@ -79,7 +79,7 @@ static void make_room(whats *w) {
         w->slots[find(w, &w->at[i])] = (uint32_t)i + 1;
 }
 
-static uint64_t number_of(whats *w, const span *s) {
+static uint64_t number_of(what_list *w, const span *s) {
     const what key = {s->bytes, s->id, s->name, s->unit, s->kind};
     make_room(w);
     const size_t slot = find(w, &key);
@@ -96,7 +96,8 @@ static bool is_drawn(const span *s, unsigned depth) {
 }
 
 /* Returns how many spans it has. */
-static size_t pack_lane(bytes *b, whats *w, const stream *s, unsigned depth, uint64_t begin_ns) {
+static size_t pack_lane(bytes *b, what_list *w, const stream *s, unsigned depth,
+                        uint64_t begin_ns) {
     uint64_t now_ns = begin_ns;
     uint32_t step = 0;
     size_t n = 0;
@@ -123,7 +124,7 @@ static unsigned depth_of(const stream *s) {
     return depth;
 }
 
-static void put_lanes(const figures *f, bytes *b, whats *w, FILE *file) {
+static void put_lanes(const figures *f, bytes *b, what_list *w, FILE *file) {
     const run *r = f->run;
     const char *comma = "";
     for (int i = 0; i < r->n_ranks; i++)
@@ -168,7 +169,7 @@ static void put_names(const run *r, FILE *file) {
 }
 
 /* -1: none. */
-static void put_whats(const whats *w, FILE *file) {
+static void put_whats(const what_list *w, FILE *file) {
     for (size_t i = 0; i < w->n; i++) {
         const what *a = &w->at[i];
         fprintf(file, "%s[%d,%d,%llu,%lld,%u]", i ? "," : "", a->name == NO_NAME ? -1 : a->name,
@@ -178,7 +179,7 @@ static void put_whats(const whats *w, FILE *file) {
 }
 
 static void put_data(const figures *f, const char *name, bytes *b, FILE *file) {
-    whats w = {0};
+    what_list w = {0};
     fputs("{\"figures\": ", file);
     print_json(f, name, file);
     fputs(", \"lanes\": [", file);

@@ -28,8 +28,8 @@ typedef struct words {
 static words time_of(double ns) {
     words w;
     const double value = ns >= 1e9 ? ns / 1e9 : ns >= 1e6 ? ns / 1e6 : ns / 1e3;
-    const int digits = value >= 100 ? 0 : value >= 10 ? 1 : 2;
-    snprintf(w.s, sizeof w.s, "%.*f %s", digits, value, ns >= 1e9 ? "s" : ns >= 1e6 ? "ms" : "us");
+    const int digits = value >= 100 || ns == 0 ? 0 : value >= 10 ? 1 : 2;
+    snprintf(w.s, sizeof w.s, "%.*f %s", digits, value, ns >= 1e9 ? "s" : ns >= 1e6 ? "ms" : "µs");
     return w;
 }
 

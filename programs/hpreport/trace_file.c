@@ -150,7 +150,7 @@ static void read_events(trace_reader *t) {
     }
     for (int i = 0; i < MAX_STREAMS; i++)
         if (t->open[i].n)
-            reader_die(&t->r, t->r.at, "expected every span to end, %d of stream %d have not",
+            reader_die(&t->r, t->r.at, "expected every span to end, %d of stream %d did not",
                        t->open[i].n, i);
 }
 

@@ -136,7 +136,7 @@ function drawSkew(f, palette) {
 
 /* A chart of one value per pass; at most 400 bars, each the largest of the passes that it covers. */
 function chart(title, passes, value, colour, mark) {
-  const W = 1400, H = 110, LEFT = 90, TOP = 22, BASE = H - 20, svgTag = "http://www.w3.org/2000/svg";
+  const W = 1400, H = 128, LEFT = 90, TOP = 32, BASE = H - 20, svgTag = "http://www.w3.org/2000/svg";
   const per = Math.ceil(passes.length / 400), n = Math.ceil(passes.length / per), most = Math.max(...passes.map(value), 1e-9);
   const svg = document.createElementNS(svgTag, "svg");
   const add = (tag, attributes, text) => {
@@ -219,7 +219,8 @@ function start() {
   root.lanes = data.lanes.length;
   root.openMs = (performance.now() - began).toFixed(1);
   root.ready = "yes";
+  return timeline;
 }
 
 window.addEventListener("error", (e) => { document.documentElement.dataset.error = e.message; });
-start();
+const timeline = start();

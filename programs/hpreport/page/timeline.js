@@ -9,6 +9,48 @@
 
 const GUTTER = 124, RIGHT = 16, AXIS = 40;
 
+/* What is narrower than a pixel, from left to right: summed up by pixel column, and neighbouring
+ * columns that look alike are one rectangle. */
+class Columns {
+  constructor(pixel, scale, y, height, batches) {
+    Object.assign(this, {pixel, scale, y, height, batches});
+    this.sums = new Float64Array(KINDS.length);
+    this.column = -1;
+    this.filled = 0;
+    this.run = {kind: 0, quarter: 0, from: 0, to: 0};
+  }
+  add(column, kind, busy) {
+    if (column !== this.column) this.close();
+    this.column = column;
+    this.sums[kind] += busy;
+    this.filled += busy;
+  }
+  /* The column is done. */
+  close() {
+    if (this.filled === 0) return;
+    const {sums, run} = this, quarter = Math.min(3, Math.floor(this.filled * this.scale / this.pixel * 4));
+    let kind = 0;
+    for (let k = 1; k < sums.length; k++) if (sums[k] > sums[kind]) kind = k;
+    sums.fill(0);
+    this.filled = 0;
+    if (kind !== run.kind || quarter !== run.quarter || this.column !== run.to) {
+      this.emit();
+      Object.assign(run, {kind, quarter, from: this.column});
+    }
+    run.to = this.column + 1;
+  }
+  emit() {
+    const {run, pixel} = this;
+    if (run.to > run.from)
+      this.batches[run.kind][run.quarter].push(GUTTER + run.from * pixel, this.y, (run.to - run.from) * pixel, this.height);
+    run.from = run.to;
+  }
+  end() {
+    this.close();
+    this.emit();
+  }
+}
+
 class Timeline {
   constructor(data, palette) {
     Object.assign(this, {data, palette});
@@ -205,11 +247,11 @@ class Timeline {
     for (const p of this.passes) {
       if (p.end < this.from || p.begin > this.to) continue;
       const left = Math.max(this.x(p.begin), GUTTER), right = Math.min(this.x(p.end), GUTTER + this.width);
-      if (left < free) continue;
+      if (left < free || right - left < Math.min(20, this.x(p.end) - this.x(p.begin))) continue;
       const text = right - left > 70 ? `${words[p.kind]} ${p.step} · ${timeText(p.ms * 1e6)}` : String(p.step);
       const wide = c.measureText(text).width;
       c.fillStyle = this.palette.line;
-      c.fillRect(left, 4, 1, this.height - 8);
+      if (p.begin >= this.from) c.fillRect(left, 4, 1, this.height - 8);
       this.counts.rects++;
       c.textAlign = "left";
       c.fillStyle = p.kind === "evaluate" ? this.palette.muted : this.palette.text;
@@ -258,45 +300,32 @@ class Timeline {
   }
 
   /* Down the lane's tree, no further than to nodes narrower than a device pixel. Those of one pixel
-   * are one rectangle, in the colour of the kind that takes most of it. */
+   * become a column in the colour of the kind that takes most of it. */
   collect(lane, y, height, batches) {
     const pixel = 1 / (window.devicePixelRatio || 1), scale = this.width / (this.to - this.from);
-    const {from, to} = this, sums = new Float64Array(KINDS.length);
-    let column = -1, filled = 0, visits = 0;
-    const flush = () => {
-      if (filled === 0) return;
-      const quarter = Math.min(3, Math.floor(filled * scale / pixel * 4));
-      batches[sums.indexOf(Math.max(...sums))][quarter].push(GUTTER + column * pixel, y, pixel, height);
-      sums.fill(0);
-      filled = 0;
-    };
+    const {from, to} = this, columns = new Columns(pixel, scale, y, height, batches);
     const visit = (level, i) => {
       const {kind, busy, size} = lane.levels[level];
       const begin = lane.begin[i * size], end = lane.end[Math.min((i + 1) * size, lane.n) - 1];
-      visits++;
+      this.counts.visits++;
       if (end <= from || begin >= to) return;
-      const wide = (end - begin) * scale >= pixel;
-      if (wide && level > 0) {
+      const isWide = (end - begin) * scale >= pixel;
+      if (!isWide) {
+        columns.add(Math.floor((begin - from) * scale / pixel), kind[i], busy[i]);
+      } else if (level > 0) {
         const last = Math.min((i + 1) * FAN, lane.levels[level - 1].kind.length);
         for (let j = i * FAN; j < last; j++) visit(level - 1, j);
-      } else if (wide) {
-        flush();
+      } else {
+        columns.end();
         const left = Math.max(GUTTER + (begin - from) * scale, GUTTER - 2);
         const right = Math.min(GUTTER + (end - from) * scale, GUTTER + this.width + 2);
         const gap = right - left > 4 ? 0.5 : 0; // a hair between neighbours
         batches[kind[i]][3].push(left, y, right - left - gap, height);
-      } else {
-        const at = Math.floor((begin - from) * scale / pixel);
-        if (at !== column) flush();
-        column = at;
-        sums[kind[i]] += busy[i];
-        filled += busy[i];
       }
     };
     const top = lane.levels.length - 1;
     for (let i = 0; i < lane.levels[top].kind.length; i++) visit(top, i);
-    flush();
-    this.counts.visits += visits;
+    columns.end();
   }
 
   /* Names in spans that are wide enough. */
@@ -328,12 +357,12 @@ class Timeline {
     const c = this.context(this.memory), height = this.memory.clientHeight, {figures} = this.data;
     const bound = figures.memory.bound_bytes, peak = Math.max(...figures.memory.ranks.map((r) => r.peak_bytes), 1);
     const top = Math.max(peak, bound || 0) * 1.08, base = height - 12;
-    const y = (bytes) => base - bytes / top * (base - 14);
+    const y = (bytes) => Math.round(base - bytes / top * (base - 14)) + 0.5; // sharp lines
     this.label(c, "memory", 16, this.palette.text, 56);
     for (const part of [0, 0.5, 1]) {
       const bytes = part * (bound || peak);
       c.fillStyle = this.palette.line;
-      c.fillRect(GUTTER, y(bytes), this.width, 1);
+      c.fillRect(GUTTER, y(bytes) - 0.5, this.width, 1);
       this.label(c, bytes ? bytesText(bytes) : "0", y(bytes), this.palette.muted);
     }
     c.save();
@@ -361,18 +390,18 @@ class Timeline {
     const columns = Math.ceil(this.width);
     let low = memory.changesUntil(this.from), held = low ? memory.held[low - 1] : memory.before;
     c.strokeStyle = colour;
-    c.lineWidth = 1.25;
+    c.lineWidth = 1;
     c.beginPath();
     c.moveTo(GUTTER, y(held));
     for (let i = 0; i < columns; i++) {
       const high = memory.changesUntil(this.time(GUTTER + i + 1));
       if (high === low) continue;
       const [least, most] = memory.range(low, high);
-      c.lineTo(GUTTER + i, y(held));
-      c.lineTo(GUTTER + i, y(Math.max(most, held)));
-      c.lineTo(GUTTER + i, y(Math.min(least, held)));
+      c.lineTo(GUTTER + i + 0.5, y(held));
+      c.lineTo(GUTTER + i + 0.5, y(Math.max(most, held)));
+      c.lineTo(GUTTER + i + 0.5, y(Math.min(least, held)));
       held = memory.held[high - 1];
-      c.lineTo(GUTTER + i, y(held));
+      c.lineTo(GUTTER + i + 0.5, y(held));
       low = high;
       this.counts.rects++;
     }
