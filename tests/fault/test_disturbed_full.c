@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_disturbed_full.c - 1000 steps with delays, kills, restarts and changes of mesh and mode.
+ */
+#include "fault/disturbed.h"
+
+static void with_threads(void **state) {
+    train_disturbed(*state, 1000, RANKS_THREADS);
+}
+
+static void with_processes(void **state) {
+    train_disturbed(*state, 1000, RANKS_PROCESSES);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, restarted_setup, restarted_teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(with_threads), TEST(with_processes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
