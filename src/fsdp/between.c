@@ -30,7 +30,7 @@ hp_status hpi_fsdp_check_gradients(const hp_fsdp *fsdp, const char *call) {
 void hpi_fsdp_trace(const hp_fsdp *fsdp, const char *name, uint64_t began_ns, uint64_t bytes) {
     const hp_span span = {.name = name,
                           .begin_ns = began_ns,
-                          .end_ns = hpi_now_ns(),
+                          .end_ns = hp_executor_now_ns(fsdp->executor),
                           .bytes = bytes,
                           .id = UINT32_MAX,
                           .step = hpi_fsdp_step(fsdp)};

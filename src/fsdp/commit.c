@@ -222,6 +222,8 @@ static const char *delay_of(const hp_fsdp *fsdp) {
 hp_status hpi_fsdp_make_executor(hp_fsdp *fsdp) {
     hp_executor_config config = HP_EXECUTOR_CONFIG_INIT;
     hpi_fsdp_register_kinds(fsdp->kinds);
+    if (hpi_fsdp_is_virtual(fsdp))
+        hpi_fsdp_virtualize_kinds(fsdp->kinds);
     config.type = fsdp->config.executor;
     config.kinds = fsdp->kinds;
     config.n_kinds = HPI_OP_N_KINDS;

@@ -100,6 +100,20 @@ static hp_status check_choices(const hp_fsdp_config *c) {
     return HP_OK;
 }
 
+/* Ranks that do not exist have no time but a virtual one, and real ones no use for it. */
+static hp_status check_time(const hp_mesh *mesh, const hp_fsdp_config *c) {
+    const bool is_virtual = !hp_mesh_world(mesh);
+    if (is_virtual != (c->executor == HP_EXECUTOR_VIRTUAL))
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected HP_EXECUTOR_VIRTUAL with a mesh of hp_mesh_create_virtual, or "
+                        "neither, given %s and executor %d",
+                        is_virtual ? "such a mesh" : "a mesh of a world", (int)c->executor);
+    if (c->costs && !is_virtual)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected costs with HP_EXECUTOR_VIRTUAL alone, given "
+                                         "some with a mesh of a world");
+    return HP_OK;
+}
+
 hp_status hpi_config_check(const hp_mesh *mesh, const hp_fsdp_config *c) {
     if (c->size != sizeof *c)
         return HPI_FAIL(HP_ERR_VERSION,
@@ -111,6 +125,7 @@ hp_status hpi_config_check(const hp_mesh *mesh, const hp_fsdp_config *c) {
             "expected a mesh of one dimension (shard) or two (replicate, shard), given %d",
             hp_mesh_n_dims(mesh));
     HP_TRY(check_choices(c));
+    HP_TRY(check_time(mesh, c));
     if (c->prefetch < 0 || c->prefetch > HPI_MAX_SLOTS - 2)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected prefetch in [0, %d], given %d",
                         HPI_MAX_SLOTS - 2, c->prefetch);

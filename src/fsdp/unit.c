@@ -307,6 +307,8 @@ const void *hp_param_data(const hp_unit *unit, int param) {
     }
     if (!p->layout.n_elements)
         return no_elements;
+    if (hpi_fsdp_check_real(unit->fsdp, __func__) < 0)
+        return NULL;
     if (p->is_mapped)
         return unit->view + p->storage_offset;
     if (is_gathered(unit->fsdp, p))
@@ -328,6 +330,8 @@ void *hp_param_grad(hp_unit *unit, int param) {
     }
     if (!p->layout.n_elements)
         return no_elements;
+    if (hpi_fsdp_check_real(unit->fsdp, __func__) < 0)
+        return NULL;
     p->grad_taken = p->grad_given = true;
     return p->is_direct ? hpi_param_grad_shard(unit, p) : unit->grad + p->grad_offset;
 }
@@ -355,6 +359,7 @@ hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard) {
         return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_commit before the shard of %s is read",
                         p->name);
     const bool has_memory = !hpi_fsdp_is_virtual(unit->fsdp);
+    const bool has_gradients = has_memory && unit->fsdp->has_gradients && unit->has_gradients;
     uint64_t begin, end;
     const int rank = p->layout.n_shards > 1 ? unit->fsdp->shard_rank : 0;
     hpi_layout_rows(&p->layout, rank, &begin, &end);
@@ -368,7 +373,7 @@ hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard) {
         .n_elements = hpi_layout_count(&p->layout, rank),
         .dtype = p->master,
         .values = has_memory && p->layout.n_elements ? hpi_param_master(unit, p) : NULL,
-        .grad = has_memory && unit->has_gradients ? hpi_param_grad_shard(unit, p) : NULL,
+        .grad = has_gradients ? hpi_param_grad_shard(unit, p) : NULL,
     };
     return HP_OK;
 }

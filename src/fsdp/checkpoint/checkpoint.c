@@ -32,6 +32,7 @@ static hp_status check_arguments(const hp_fsdp *fsdp, const hp_optimizer *optimi
 static hp_status check_call(const hp_fsdp *fsdp, const hp_optimizer *optimizer,
                             const char *directory, const char *call) {
     HP_TRY(hpi_fsdp_check_idle(fsdp, call));
+    HP_TRY(hpi_fsdp_check_real(fsdp, call));
     return hpi_agree(fsdp, check_arguments(fsdp, optimizer, directory, call));
 }
 
@@ -48,8 +49,8 @@ struct save {
     uint64_t n_bytes;
 };
 
-/* This rank's piece as a tensor of its own: the parameter's shape with only our rows, or a plain row
- * of elements where it is cut without regard to rows. */
+/* This rank's piece as a tensor of its own: the parameter's shape with only our rows, or a plain
+ * row of elements where it is cut without regard to rows. */
 static hpi_tensor tensor_of(const hp_fsdp *fsdp, const hpi_part *part) {
     const hpi_param *p = part->param;
     uint64_t begin, end;

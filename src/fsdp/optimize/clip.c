@@ -95,6 +95,7 @@ static hp_status scale_unit(void *context, hp_unit *unit) {
 
 hp_status hp_clip_grad_norm(hp_fsdp *fsdp, double max_norm, double p, double *out_norm) {
     HP_TRY(hpi_fsdp_check_gradients(fsdp, __func__));
+    HP_TRY(hpi_fsdp_check_real(fsdp, __func__));
     if (!out_norm)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected out_norm, given NULL");
     if (!(max_norm >= 0))

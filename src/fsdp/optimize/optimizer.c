@@ -300,7 +300,7 @@ hp_status hp_optimizer_step(hp_optimizer *optimizer, double learning_rate) {
     if (optimizer->used_generation == fsdp->grad_generation)
         return HPI_FAIL(HP_ERR_STATE, "expected new gradients: one step after each hp_fsdp_end, "
                                       "these were used or belong to weights that are no more");
-    const uint64_t began_ns = hpi_now_ns();
+    const uint64_t began_ns = hp_executor_now_ns(fsdp->executor);
     struct update update = {optimizer, make_scalars(optimizer, learning_rate)};
     HP_TRY(hpi_fsdp_apply(fsdp, HPI_APPLY_UPDATE, update_unit, &update));
     optimizer->n_steps++;

@@ -359,6 +359,7 @@ static hp_status check_arguments(const char *path) {
 
 hp_status hp_weights_load(hp_fsdp *fsdp, const char *path) {
     HP_TRY(hpi_fsdp_check_idle(fsdp, __func__));
+    HP_TRY(hpi_fsdp_check_real(fsdp, __func__));
     HP_TRY(hpi_agree(fsdp, check_arguments(path))); /* so that nobody waits for the one refused */
     const uint64_t began_ns = hpi_now_ns();
     struct load load = {.fsdp = fsdp};

@@ -181,6 +181,7 @@ static hp_status save_all(struct save *save) {
 hp_status hp_weights_save(hp_fsdp *fsdp, const char *directory, const hp_weights_config *config) {
     const hp_weights_config usual = HP_WEIGHTS_CONFIG_INIT;
     HP_TRY(hpi_fsdp_check_idle(fsdp, __func__));
+    HP_TRY(hpi_fsdp_check_real(fsdp, __func__));
     /* Together, so that nobody waits for the one refused. */
     HP_TRY(hpi_agree(fsdp, check_arguments(directory, config ? config : &usual)));
     const uint64_t began_ns = hpi_now_ns();
