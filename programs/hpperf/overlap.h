@@ -29,6 +29,7 @@ enum {
 typedef struct overlap_times {
     double forward_ms, backward_ms;            /* compute */
     double gather_ms, reduce_ms, replicate_ms; /* gathers in both phases; over all parameters */
+    double copy_ms; /* virtual: what fused, and not fused-zero-copy, copies before a gather */
 } overlap_times;
 
 typedef struct overlap_mesh {
@@ -65,6 +66,7 @@ typedef struct overlap_case {
 /* What a step needs, added up over the units; a collective: from the arrival of its last rank. */
 typedef struct overlap_needs {
     int n_units;
+    int prefetch; /* 0: no gather lies beside the compute */
     double forward_ms, backward_ms;
     double forward_gathers_ms, backward_gathers_ms, first_gather_ms;
     double reduces_ms, last_reduce_ms;
@@ -122,7 +124,7 @@ void overlap_print_row(const overlap_options *o, const char *name, const overlap
 hp_status overlap_run(hp_world *world, const overlap_options *o, const overlap_case *cases, int n,
                       overlap_result *out_results);
 
-/* ---- overlap_virtual.c: one rank in virtual time, no world ---- */
+/* ---- overlap_virtual.c: all ranks of the meshes in virtual time, without a world ---- */
 
 hp_status overlap_virtual(const overlap_options *o, const overlap_case *cases, int n,
                           overlap_result *out_results);

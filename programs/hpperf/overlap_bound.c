@@ -17,6 +17,8 @@ static double max(double a, double b) {
 
 /* The first gather, then all computes; or all gathers, then the last compute. */
 static double forward_bound(const overlap_needs *needs) {
+    if (!needs->prefetch)
+        return needs->forward_gathers_ms + needs->forward_ms;
     return max(needs->first_gather_ms + needs->forward_ms,
                needs->forward_gathers_ms + needs->forward_ms / needs->n_units);
 }
@@ -27,6 +29,8 @@ static double backward_bound(const overlap_needs *needs) {
     const double one = needs->backward_ms / needs->n_units;
     const double tail = needs->last_reduce_ms + needs->last_replicate_ms;
     double bound = needs->backward_ms + tail;
+    if (!needs->prefetch)
+        bound += needs->backward_gathers_ms;
     bound = max(bound, needs->backward_gathers_ms + one + tail);
     bound = max(bound, one + needs->reduces_ms + needs->last_replicate_ms);
     return max(bound, one + needs->reduces_ms / needs->n_units + needs->replicates_ms);

@@ -57,6 +57,11 @@ static const struct argp_option rows[] = {
      "put before a unit's gather, reduce-scatter and all-reduce (default: F; R: G B/F; A: R)", 0},
     {"inject", KEY_INJECT, "SEED", 0,
      "put up to as much again before each collective of each rank, at random", 0},
+    {"virtual", KEY_VIRTUAL, 0, 0, "in virtual time: the ranks of the mesh need not exist", 0},
+    {"preset", KEY_PRESET, "seed", 0,
+     "32 layers in the cases of the seed's tables, with times from its figures: in virtual time, "
+     "then on 8 ranks (docs/hpperf.md)",
+     0},
     {0, 0, 0, 0, "How it is measured:", 0},
     {"runs", KEY_RUNS, "N", 0, "of each case, in turns (default 10)", 0},
     {"pairs", KEY_PAIRS, "N", OPTION_ALIAS, 0, 0},

@@ -91,6 +91,7 @@ static double over_serial(const campaign *c, const series *s, const series *seri
 
 static overlap_needs needs_of(const campaign *c, const series *serial) {
     return (overlap_needs){.n_units = c->o->n_units,
+                           .prefetch = c->o->prefetch,
                            .forward_ms = median_of(c, serial, M_FORWARD_COMPUTE),
                            .backward_ms = median_of(c, serial, M_BACKWARD_COMPUTE),
                            .forward_gathers_ms = median_of(c, serial, M_FORWARD_GATHERS),
