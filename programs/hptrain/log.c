@@ -50,6 +50,7 @@ void log_write_verified(FILE *file, const verified *v) {
     json_count(file, "operations", v->n_ops);
     json_count(file, "peak_bytes", v->peak_bytes);
     json_count(file, "bound_bytes", v->bound_bytes);
+    json_count(file, "steady_bytes", v->steady_bytes);
 }
 
 static void write_verified(FILE *file, const options *o, const void *what) {

@@ -46,6 +46,7 @@ typedef struct verified {
     bool is_sound;
     const char *rule, *text; /* which is broken, and by what; text "": none */
     uint64_t n_steps, n_ops, peak_bytes, bound_bytes;
+    uint64_t steady_bytes; /* held between steps too, beside the lives that make the peak */
 } verified;
 
 /* Tokens as text: bytes that need not be UTF-8. */

@@ -70,6 +70,8 @@ hp_status verify(trainer *t, hp_verify_what what) {
         .n_ops = verdict.n_ops,
         .peak_bytes = verdict.peak_bytes,
         .bound_bytes = stats.bound_bytes,
+        .steady_bytes =
+            stats.shard_bytes + stats.bucket_bytes + stats.optimizer_bytes + stats.shared_bytes,
     };
     if (t->report)
         keep(t, publish(t, &v));
