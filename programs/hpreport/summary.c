@@ -119,15 +119,18 @@ static void say_memory(figures *f) {
         if (f->memory[i].peak_bytes > f->memory[most].peak_bytes)
             most = i;
     const double peak = (double)f->memory[most].peak_bytes;
-    const char *what = v->steady_bytes ? "Memory" : "Memory that steps take and give back";
+    const words held = bytes_of(peak), bound = bytes_of((double)v->bound_bytes);
+    const int rank = f->run->ranks[most].rank;
     if (f->memory[most].n == 0)
         return;
-    if (v->bound_bytes)
-        say(f, "%s reached %s (rank %d), %.0f%% of the bound of %s.", what, bytes_of(peak).s,
-            f->run->ranks[most].rank, 100 * peak / (double)v->bound_bytes,
-            bytes_of((double)v->bound_bytes).s);
+    if (!v->bound_bytes)
+        say(f, "What steps take and give back reached %s (rank %d).", held.s, rank);
+    else if (!v->steady_bytes) /* of the bound, which is on all memory, only a part is seen */
+        say(f, "What steps take and give back reached %s (rank %d); the bound on all memory is %s.",
+            held.s, rank, bound.s);
     else
-        say(f, "%s reached %s (rank %d).", what, bytes_of(peak).s, f->run->ranks[most].rank);
+        say(f, "Memory reached %s (rank %d), %.0f%% of its bound of %s.", held.s, rank,
+            100 * peak / (double)v->bound_bytes, bound.s);
 }
 
 static void say_verdict(figures *f) {

@@ -79,7 +79,7 @@ function drawTiles(f) {
   const tiles = [
     tile(f.steps.train ? ms(f.steps.median_ms) : "–", `a step, the median of ${f.steps.train}`),
     tile(sum(c.busy_ms) ? Math.round(c.hidden_percent) + "%" : "–", "of communication was hidden"),
-    tile(bytesText(peak), f.memory.bound_bytes ? `peak, of ${bytesText(f.memory.bound_bytes)} allowed` : "peak of what steps take"),
+    tile(bytesText(peak), f.memory.steady_bytes && f.memory.bound_bytes ? `peak of memory, of ${bytesText(f.memory.bound_bytes)} allowed` : "peak of what steps take"),
     tile(latest.last ? `rank ${latest.rank}` : "none", latest.last ? `came last in ${percent(latest.last, latest.collectives)} of its collectives` : "came last"),
     f.verdict ? tile(f.verdict.sound ? "sound" : "unsound", "said the verifier", f.verdict.sound ? "good" : "bad")
               : tile("–", "not verified"),

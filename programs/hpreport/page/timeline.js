@@ -247,7 +247,8 @@ class Timeline {
     for (const p of this.passes) {
       if (p.end < this.from || p.begin > this.to) continue;
       const left = Math.max(this.x(p.begin), GUTTER), right = Math.min(this.x(p.end), GUTTER + this.width);
-      if (left < free || right - left < Math.min(20, this.x(p.end) - this.x(p.begin))) continue;
+      const isCut = p.begin < this.from && right - left < this.width / 3;
+      if (left < free || isCut) continue;
       const text = right - left > 70 ? `${words[p.kind]} ${p.step} · ${timeText(p.ms * 1e6)}` : String(p.step);
       const wide = c.measureText(text).width;
       c.fillStyle = this.palette.line;
