@@ -140,6 +140,16 @@ static uint32_t first_wait(const hpi_virtual_rank *r, const hp_op *op) {
     return HPI_NO_OP;
 }
 
+static void end_on(hpi_clock *clock, uint32_t rank, hpi_lane *lane) {
+    const hpi_program *program = clock->ranks[rank].program;
+    const uint32_t id = lane->head;
+    lane->state = HPI_LANE_IDLE;
+    lane->n_done++;
+    lane->last = id;
+    lane->head = program->next[id];
+    clock->calls->done(clock->owner, rank, &program->ops[id], lane->begin_ns, clock->now_ns);
+}
+
 /* It moves now; without a link to share, its end is known. */
 static void start(hpi_clock *clock, uint32_t slot) {
     const hpi_cost cost = hpi_cost_of(clock->costs, op_of(clock, slot));
@@ -153,19 +163,27 @@ static void meet(hpi_clock *clock, uint32_t slot) {
         start(clock, slot);
 }
 
-static hp_status begin(hpi_clock *clock, uint32_t slot) {
-    hpi_virtual_rank *r = &clock->ranks[slot / HP_N_STREAMS];
-    hpi_lane *lane = hpi_clock_lane(clock, slot);
-    const hp_op *op = op_of(clock, slot);
+/* Most operations of a rank alone (lives of buffers, waits) take no time: no event for those. */
+static bool is_instant(const hpi_clock *clock, const hp_op *op) {
+    const hpi_cost cost = hpi_cost_of(clock->costs, op);
+    return !op->comm && !cost.fixed_ns && !cost.moving_ns;
+}
+
+static hp_status begin(hpi_clock *clock, uint32_t rank, uint32_t stream) {
+    hpi_virtual_rank *r = &clock->ranks[rank];
+    hpi_lane *lane = &r->lanes[stream];
+    const hp_op *op = &r->program->ops[lane->head];
     const uint64_t delay_ns = hpi_delay_ns(r->delay, op, r->n_earlier + op->id);
     lane->begin_ns = clock->now_ns;
     lane->state = HPI_LANE_DELAYED;
     if (clock->calls->begin)
-        HP_TRY(clock->calls->begin(clock->owner, slot / HP_N_STREAMS, op));
+        HP_TRY(clock->calls->begin(clock->owner, rank, op));
     if (delay_ns)
-        hpi_clock_due(clock, slot, clock->now_ns + delay_ns);
+        hpi_clock_due(clock, slot_of(rank, stream), clock->now_ns + delay_ns);
+    else if (is_instant(clock, op))
+        end_on(clock, rank, lane);
     else
-        meet(clock, slot);
+        meet(clock, slot_of(rank, stream));
     return HP_OK;
 }
 
@@ -228,38 +246,39 @@ void hpi_clock_load(hpi_clock *clock, uint32_t rank, const hpi_program *program)
 
 static void next_step(hpi_clock *clock, uint32_t rank) {
     hpi_virtual_rank *r = &clock->ranks[rank];
-    watch_compute(clock, rank); /* the step's last wait, while its operations have these ids */
     while (clock->programs && r->step + 1 < clock->n_steps && hpi_clock_is_through(clock, rank)) {
+        watch_compute(clock, rank); /* the step's last wait, while its operations have these ids */
         r->n_earlier += r->program->n;
         r->step++;
         hpi_clock_load(clock, rank, clock->programs[(size_t)r->step * clock->n_ranks + rank]);
     }
 }
 
-hp_status hpi_clock_wake(hpi_clock *clock, uint32_t rank) {
+/* Begin what can begin now; true when something did, and maybe ended. */
+static hp_status begin_heads(hpi_clock *clock, uint32_t rank, bool *out_has_begun) {
     hpi_virtual_rank *r = &clock->ranks[rank];
-    next_step(clock, rank);
+    *out_has_begun = false;
     for (uint32_t s = 0; s < HP_N_STREAMS; s++) {
         if (r->lanes[s].head == HPI_NO_OP) /* the program may have grown */
             r->lanes[s].head = after(r->program, s, r->lanes[s].last);
-        if (can_begin(r, s))
-            HP_TRY(begin(clock, slot_of(rank, s)));
+        if (!can_begin(r, s))
+            continue;
+        HP_TRY(begin(clock, rank, s));
+        *out_has_begun = true;
+    }
+    return HP_OK;
+}
+
+hp_status hpi_clock_wake(hpi_clock *clock, uint32_t rank) {
+    for (bool has_begun = true; has_begun;) {
+        next_step(clock, rank);
+        HP_TRY(begin_heads(clock, rank, &has_begun));
     }
     watch_compute(clock, rank);
     return HP_OK;
 }
 
 /* ---- the next event -------------------------------------------------------------------------- */
-
-static void finish_on(hpi_clock *clock, uint32_t rank, hpi_lane *lane) {
-    const hpi_program *program = clock->ranks[rank].program;
-    const uint32_t id = lane->head;
-    lane->state = HPI_LANE_IDLE;
-    lane->n_done++;
-    lane->last = id;
-    lane->head = program->next[id];
-    clock->calls->done(clock->owner, rank, &program->ops[id], lane->begin_ns, clock->now_ns);
-}
 
 /* It is done on all members at once. The leader is last: the others are found through it. */
 static hp_status finish(hpi_clock *clock, uint32_t slot) {
@@ -269,9 +288,9 @@ static hp_status finish(hpi_clock *clock, uint32_t slot) {
     for (uint32_t i = 0; i < n; i++) {
         hpi_lane *lane = members[i] == leader ? NULL : hpi_clock_partner(clock, slot, members[i]);
         if (lane)
-            finish_on(clock, members[i], lane);
+            end_on(clock, members[i], lane);
     }
-    finish_on(clock, leader, hpi_clock_lane(clock, slot));
+    end_on(clock, leader, hpi_clock_lane(clock, slot));
     for (uint32_t i = 0; i < n; i++)
         HP_TRY(hpi_clock_wake(clock, members[i]));
     return HP_OK;
