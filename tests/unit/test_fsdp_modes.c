@@ -181,8 +181,8 @@ static void write_gradients(hp_unit *unit, const hp_param *params, int rank) {
     }
 }
 
-/* Sums of the closed form; and every byte of the bucket that is no gradient is zero. */
-static void check_gradients(const hp_fsdp *fsdp, const hp_unit *unit, int n_ranks) {
+/* `factor` times the closed form; and every byte of the bucket that is no gradient is zero. */
+static void check_gradients(const hp_fsdp *fsdp, const hp_unit *unit, int n_ranks, float factor) {
     double sum = 0, of_all = 0;
     for (int j = 0; j < N_AWKWARD; j++) {
         const hpi_param *p = hpi_unit_param(unit, j);
@@ -193,7 +193,7 @@ static void check_gradients(const hp_fsdp *fsdp, const hp_unit *unit, int n_rank
             const uint64_t run = (end - begin) * p->layout.inner;
             const uint64_t place =
                 i / run * p->layout.rows * p->layout.inner + begin * p->layout.inner + i % run;
-            RANK_CHECK(grad[i] == (float)(j * 64 + (int)place) * (float)(n_ranks + 1) / 2);
+            RANK_CHECK(grad[i] == factor * (float)(j * 64 + (int)place) * (float)(n_ranks + 1) / 2);
             sum += (double)grad[i];
         }
     }
@@ -204,9 +204,29 @@ static void check_gradients(const hp_fsdp *fsdp, const hp_unit *unit, int n_rank
     RANK_CHECK(sum == of_all);
 }
 
+/* One pass in which the unit has n_backwards of n_uses forwards. */
+static void awkward_pass(hp_unit *unit, const hp_param *params, hp_pass pass, int n_uses,
+                         int n_backwards) {
+    hp_fsdp *fsdp = unit->fsdp;
+    RANK_OK(hp_fsdp_begin(fsdp, pass));
+    for (int k = 0; k < n_uses; k++) {
+        RANK_OK(hp_forward_begin(unit));
+        check_values(unit, params);
+        RANK_OK(hp_forward_end(unit));
+    }
+    for (int k = 0; k < n_backwards; k++) {
+        RANK_OK(hp_backward_begin(unit));
+        check_values(unit, params);
+        write_gradients(unit, params, hp_world_rank(fsdp->world));
+        RANK_OK(hp_backward_end(unit));
+    }
+    RANK_OK(hp_fsdp_end(fsdp));
+}
+
 static void awkward_body(hp_world *world, void *argument) {
     const hp_mode mode = *(hp_mode *)argument;
-    const int n_ranks = hp_world_size(world);
+    const int n_ranks = hp_world_size(world), n_replicas = n_ranks > 2 ? 2 : 1;
+    const int sizes[] = {n_replicas, n_ranks / n_replicas};
     hp_param params[N_AWKWARD];
     hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
     hp_mesh *mesh;
@@ -214,21 +234,21 @@ static void awkward_body(hp_world *world, void *argument) {
     hp_unit *unit;
     config.mode = mode;
     describe_awkward(params);
-    RANK_OK(hp_mesh_create(world, &n_ranks, 1, &mesh));
+    config.poison = 1;
+    RANK_OK(hp_mesh_create(world, sizes, 2, &mesh));
     RANK_OK(hp_fsdp_create(mesh, &config, &fsdp));
     RANK_OK(hp_unit_create(fsdp, "awkward", params, N_AWKWARD, NULL, &unit));
     RANK_OK(hp_fsdp_commit(fsdp));
-    for (int step = 0; step < 3; step++) {
-        RANK_OK(hp_fsdp_begin(fsdp, HP_SYNC));
-        RANK_OK(hp_forward_begin(unit));
-        check_values(unit, params);
-        RANK_OK(hp_forward_end(unit));
-        RANK_OK(hp_backward_begin(unit));
-        check_values(unit, params);
-        write_gradients(unit, params, hp_world_rank(world));
-        RANK_OK(hp_backward_end(unit));
-        RANK_OK(hp_fsdp_end(fsdp));
-        check_gradients(fsdp, unit, n_ranks);
+    for (int step = 0; step < 2; step++) {
+        awkward_pass(unit, params, HP_SYNC, 1, 1);
+        check_gradients(fsdp, unit, n_ranks, 1);
+        awkward_pass(unit, params, HP_NO_SYNC, 2, 2);
+        awkward_pass(unit, params, HP_EVALUATE, 1, 0);
+        awkward_pass(unit, params, HP_DEFER_REPLICATE, 1, 1);
+        awkward_pass(unit, params, HP_SYNC, 2, 2);
+        check_gradients(fsdp, unit, n_ranks, 5);
+        awkward_pass(unit, params, HP_SYNC, 1, 0); /* no gradient: zero */
+        check_gradients(fsdp, unit, n_ranks, 0);
     }
     hp_fsdp_destroy(fsdp);
     hp_mesh_destroy(mesh);
