@@ -130,6 +130,8 @@ hp_status hpi_group_told(const hp_group *group, int rank, const char *waited) {
     const hp_status status = (hp_status)(int64_t)state_word(group, rank, WORD_STATUS);
     int culprit = (int)state_word(group, rank, WORD_CULPRIT);
     hpi_text_read(sentence_of(group, rank), HPI_FAILURE_WORDS, sentence);
+    if (culprit == group->world->rank) /* who gave up on us in another group is who we lost */
+        culprit = group->world_ranks[rank];
     if (status == HP_ERR_PEER) /* who gave up because of another's end has blamed that one */
         culprit = hpi_liveness_origin(group->world, culprit);
     if (status == HP_ERR_PEER)
