@@ -306,7 +306,7 @@ static void f28_body(hp_world *world, void *argument) {
 }
 
 /* F28: the fused gather's output is released after copy-out. */
-static void test_f28_bytes_in_use_do_not_grow(void **state) {
+static void F28_bytes_in_use_do_not_grow(void **state) {
     (void)state;
     tiny_config config = TINY_CONFIG_INIT;
     config.n_replicas = config.n_shards = 2;
@@ -477,7 +477,7 @@ int main(void) {
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_same_bits_when_disturbed),
         cmocka_unit_test(test_awkward_shapes),
-        cmocka_unit_test(test_f28_bytes_in_use_do_not_grow),
+        cmocka_unit_test(F28_bytes_in_use_do_not_grow),
         cmocka_unit_test(test_schedules_are_proven),
         cmocka_unit_test(test_fp16_does_not_overflow),
         cmocka_unit_test(test_replicate_wire),

@@ -113,7 +113,7 @@ static void gradients_not_reduced(hp_world *world, void *argument) {
     RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
     RANK_OK(hp_fsdp_commit(fsdp));
     RANK_OK(hp_optimizer_create(fsdp, "sgd", NULL, &sgd));
-    FAILS_SAYING(hp_fsdp_begin(fsdp, (hp_pass)3), HP_ERR_ARGUMENT, "HP_NO_SYNC, given 3");
+    FAILS_SAYING(hp_fsdp_begin(fsdp, (hp_pass)4), HP_ERR_ARGUMENT, "HP_DEFER_REPLICATE, given 4");
     run_pass(fsdp, unit, HP_NO_SYNC);
     FAILS_SAYING(hp_clip_grad_norm(fsdp, 1.0, 2.0, &norm), HP_ERR_STATE, "not reduced yet");
     FAILS_SAYING(hp_optimizer_step(sgd, 0.1), HP_ERR_STATE, "not reduced yet");
