@@ -32,7 +32,7 @@ static void fill(void *context, uint64_t begin, uint64_t end, void *out_elements
         ((float *)out_elements)[i - begin] = (float)(i % 4096);
 }
 
-static void make_model(hp_world *world, hp_mode mode, model *m) {
+static void declare_model(hp_world *world, hp_mode mode, model *m) {
     static const char *const names[N_UNITS] = {"a", "b", "c", "d"};
     hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
     const int size = hp_world_size(world);
@@ -49,6 +49,10 @@ static void make_model(hp_world *world, hp_mode mode, model *m) {
         p.fill = fill;
         RANK_OK(hp_unit_create(m->fsdp, names[i], &p, 1, NULL, &m->units[i]));
     }
+}
+
+static void make_model(hp_world *world, hp_mode mode, model *m) {
+    declare_model(world, mode, m);
     RANK_OK(hp_fsdp_commit(m->fsdp));
 }
 
@@ -210,11 +214,36 @@ static void test_two_mappings_and_none_left(void **state) {
     ranks_run(3, RANKS_PROCESSES, repeated_body, NULL);
 }
 
+/* Rank 1 lacks memory somewhere in the commit: all of them fail, and a later one succeeds. */
+static void starving_body(hp_world *world, void *argument) {
+    hp_status status = HP_ERR_MEMORY;
+    (void)argument;
+    for (uint64_t n = 1; status < 0; n++) {
+        model m;
+        declare_model(world, HP_MAPPED, &m);
+        hpi_alloc_fail_after(hp_world_rank(world) == 1 ? n : 0);
+        status = hp_fsdp_commit(m.fsdp);
+        hpi_alloc_fail_after(0);
+        RANK_CHECK(status == HP_OK || status == HP_ERR_MEMORY);
+        RANK_CHECK(n < 200);
+        if (status == HP_OK)
+            read_all(&m);
+        drop_model(&m);
+    }
+}
+
+static void test_a_rank_without_memory_fails_all(void **state) {
+    (void)state;
+    skip_unless_processes(); /* that count their own allocations */
+    ranks_run(3, RANKS_PROCESSES, starving_body, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_copy_whatever_the_number_of_ranks),
         cmocka_unit_test(test_a_write_traps),
         cmocka_unit_test(test_two_mappings_and_none_left),
+        cmocka_unit_test(test_a_rank_without_memory_fails_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
