@@ -7,7 +7,7 @@
  * piece is rounded up by itself, which is never less than what a layout that packs them can come
  * to.
  */
-#include "engine.h"
+#include "bundles.h"
 
 enum { PIECE = 64, SLICE = 512, ROW = 128 }; /* bytes; elements of a flat segment: PIECE and ROW */
 
@@ -38,7 +38,9 @@ static void add_rows(const hp_fsdp *fsdp, const hpi_param *p, need *n) {
     const uint64_t data = hp_dtype_size(p->data_dtype), master = hp_dtype_size(p->master);
     const uint64_t grad = hp_dtype_size(p->grad_dtype);
     n->shards += up(mine * master, PIECE);
-    n->casts += p->data_dtype != p->master ? up(mine * data, PIECE) : 0;
+    const bool is_cast =
+        p->data_dtype != p->master && !(is_cut && hpi_mode_is_fused(fsdp->config.mode));
+    n->casts += is_cast ? up(mine * data, PIECE) : 0; /* fused modes cast when they pack */
     n->gathered += is_cut ? up(parts * mine * data, PIECE) : 0;
     n->gather += is_cut ? parts * up(mine * data, PIECE) : 0;
     if (p->is_frozen)
@@ -89,7 +91,6 @@ static uint64_t kept(const hp_unit *unit, const need *n) {
 }
 
 uint64_t hpi_fsdp_bound(const hp_fsdp *fsdp) {
-    const bool is_fused = fsdp->config.mode == HP_FUSED || fsdp->config.mode == HP_FUSED_ZERO_COPY;
     uint64_t total = 0, n_gathered = 0, n_trainable = 0;
     need most = {0}; /* of any unit, for what units take turns in */
     for (uint32_t i = 0; i < fsdp->n_units; i++) {
@@ -108,6 +109,7 @@ uint64_t hpi_fsdp_bound(const hp_fsdp *fsdp) {
     const uint64_t depth = fsdp->config.schedule == HP_SERIAL ? 0 : (uint64_t)fsdp->config.prefetch;
     total += hpi_min(n_gathered, 1 + depth) * up(most.gathered, SLICE);
     total += hpi_min(n_trainable, 2) * up(most.full_gradients, SLICE);
-    return total +
-           (is_fused && fsdp->n_shards > 1 ? up(most.gather, SLICE) + up(most.pack, SLICE) : 0);
+    if (hpi_mode_is_fused(fsdp->config.mode) && fsdp->n_shards > 1)
+        total += up(most.gather, SLICE) + up(most.pack, SLICE);
+    return total;
 }
