@@ -5,14 +5,14 @@
  * The seed measured Qwen3-8B-lite, 32 layers, mesh (2,4), before and after a change of its own. Its
  * "before" is read as the serial schedule, its "after" as full. What it tells and what is assumed
  * here stands beside each number and in docs/hpperf.md. On real ranks the same cases run with all
- * times divided by REAL_FASTER. Source: seed 000_6d6cc6bbd622ac69, sections 5.2 to 5.8.
+ * times divided by `real_faster`. Source: seed 000_6d6cc6bbd622ac69, sections 5.2 to 5.8.
  */
 #include "fail.h"
 #include "overlap.h"
 
 #include <string.h>
 
-enum { N_LAYERS = 32, N_GATHERS = 2 * N_LAYERS - 1, REAL_FASTER = 8 };
+enum { N_LAYERS = 32, N_GATHERS = 2 * N_LAYERS - 1, REAL_FASTER = 4 };
 
 /* ---- the seed's figures, in ms ----------------------------------------------------------------
  */
@@ -64,18 +64,19 @@ typedef struct row {
     overlap_mesh mesh;
     int n_units, prefetch;
     overlap_times times;
+    double real_faster;
 } row;
 
 enum { MOST_ROWS = 20 };
 
 static row make_row(const char *name, const char *about, hp_mode mode, overlap_times times) {
-    return (row){name, about, mode, {2, 4}, N_LAYERS, 1, times};
+    return (row){name, about, mode, {2, 4}, N_LAYERS, 1, times, REAL_FASTER};
 }
 
 /* 5.2 to 5.6. */
 static int add_scenarios(row *rows) {
     const overlap_times t = profiled();
-    overlap_times copied = t, tiny = times_scaled(t, 0.02), bound = t;
+    overlap_times copied = t, tiny = times_scaled(t, 0.05), bound = t;
     int n = 0;
     copied.copy_ms = copy_ms();
     tiny.copy_ms = copy_ms(); /* more than is saved */
@@ -94,8 +95,9 @@ static int add_scenarios(row *rows) {
     rows[n] = make_row("scenario-5-one-unit", "5.6: the whole model in one unit", HP_PER_PARAM,
                        times_scaled(t, N_LAYERS));
     rows[n++].n_units = 1;
-    rows[n++] = make_row("scenario-5-tiny", "5.6: a small network, copies longer than gathers",
-                         HP_FUSED, tiny);
+    rows[n] = make_row("scenario-5-tiny", "5.6: a small network, copies longer than gathers",
+                       HP_FUSED, tiny);
+    rows[n++].real_faster = 1; /* it is short enough */
     rows[n++] = make_row("scenario-5-bound", "5.6: fusion, forward bound by communication",
                          HP_FUSED, bound);
     return n;
@@ -141,7 +143,7 @@ static overlap_options options_of(const overlap_options *o, const row *r, bool i
     own.n_units = r->n_units;
     own.prefetch = r->prefetch;
     own.is_virtual = is_virtual;
-    own.times = is_virtual ? r->times : times_scaled(r->times, 1.0 / REAL_FASTER);
+    own.times = is_virtual ? r->times : times_scaled(r->times, 1.0 / r->real_faster);
     return own;
 }
 
