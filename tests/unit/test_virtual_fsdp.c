@@ -313,6 +313,34 @@ static void a_large_model_takes_no_memory(void **state) {
     hp_mesh_destroy(mesh);
 }
 
+/* A step that is repeated without planning takes as long as the one it repeats, and none takes
+ * memory. */
+static void replayed_steps_are_the_same(void **state) {
+    (void)state;
+    const struct times t = {1, 1.7, 0.8, 1.9, 0.6};
+    hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
+    config.record = 1;
+    config.replay_after = 3;
+    struct model *m = create(meshes[1], 0, config, &t);
+    uint64_t lengths[6] = {0}, n_allocations = 0;
+    for (int step = 0; step < 6; step++) {
+        pass(m, HP_SYNC);
+        assert_int_equal(hp_optimizer_step(m->optimizer, 1e-3), HP_OK);
+        if (step == 4) /* what is repeated was kept when the fourth began */
+            n_allocations = hpi_alloc_count();
+    }
+    assert_int_equal(hpi_alloc_count(), n_allocations);
+    for (uint64_t i = 0; i < hp_trace_count(m->trace, HP_STREAM_COMPUTE); i++) {
+        const hp_span *span = hp_trace_at(m->trace, HP_STREAM_COMPUTE, i);
+        if (strcmp(span->name, "step") == 0)
+            lengths[span->step] = span->end_ns - span->begin_ns;
+    }
+    assert_true(lengths[2] > 0);
+    for (int step = 3; step < 6; step++)
+        assert_int_equal(lengths[step], lengths[2]);
+    destroy(m);
+}
+
 static void check_refused(hp_status status, hp_status expected, const char *text) {
     hp_error error;
     hp_last_error_get(&error);
@@ -394,6 +422,7 @@ int main(void) {
         cmocka_unit_test(whatever_is_the_longest),
         cmocka_unit_test(the_job_takes_as_long),
         cmocka_unit_test(a_large_model_takes_no_memory),
+        cmocka_unit_test(replayed_steps_are_the_same),
         cmocka_unit_test(values_are_refused),
         cmocka_unit_test(time_and_mesh_belong_together),
     };
