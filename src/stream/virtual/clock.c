@@ -254,7 +254,7 @@ static void next_step(hpi_clock *clock, uint32_t rank) {
     }
 }
 
-/* Begin what can begin now; true when something did, and maybe ended. */
+/* Begin what can begin now; *out_has_begun: something did, and has maybe ended. */
 static hp_status begin_heads(hpi_clock *clock, uint32_t rank, bool *out_has_begun) {
     hpi_virtual_rank *r = &clock->ranks[rank];
     *out_has_begun = false;
