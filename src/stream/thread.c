@@ -31,7 +31,8 @@ typedef struct stream_thread {
     _Atomic uint32_t bump;               /* slept on; rises at each wake */
     struct thread_executor *executor;
     unsigned stream;
-    uint32_t *queue; /* [max_ops], a ring of ids */
+    uint32_t *queue; /* [max_ops], ids of this step */
+    uint64_t first;  /* operations of earlier steps: written when the thread has done them all */
     pthread_t thread;
     bool has_thread;
 } stream_thread;
@@ -138,7 +139,7 @@ static void *stream_main(void *argument) {
     if (config->thread_start)
         config->thread_start(config->context);
     for (uint64_t n = 0; await(x, t->stream, QUEUED + t->stream, n + 1); n++)
-        if (run_in_turn(x, &x->ops.ops[t->queue[n % config->max_ops]]) < 0) {
+        if (run_in_turn(x, &x->ops.ops[t->queue[n - t->first]]) < 0) {
             wake_all(x); /* nothing will rise any more */
             break;
         }
@@ -151,8 +152,9 @@ static void *stream_main(void *argument) {
 static void publish(thread_executor *x, uint32_t first) {
     for (uint32_t id = first; id < x->ops.n_ops; id++) {
         const unsigned s = x->ops.ops[id].stream;
+        stream_thread *t = &x->threads[s];
         if (s != HP_STREAM_COMPUTE)
-            x->threads[s].queue[x->n_submitted[s] % x->ops.config.max_ops] = id;
+            t->queue[x->n_submitted[s] - t->first] = id;
         x->turn[id] = ++x->n_submitted[s];
     }
     for (unsigned s = 0; s < HP_N_STREAMS; s++)
@@ -209,6 +211,8 @@ static hp_status begin_step(hp_executor *executor) {
                                  (unsigned long long)(x->n_submitted[s] - count(x, DONE + s)),
                                  hp_stream_id_name(s));
     HP_TRY(hpi_ops_begin_step(&x->ops));
+    for (unsigned s = 0; s < HP_N_STREAMS; s++)
+        x->threads[s].first = x->n_submitted[s];
     x->n_drained = 0;
     return HP_OK;
 }
