@@ -10,7 +10,7 @@
 
 #include "fault/restarted.h"
 
-enum { SAVE_EVERY = 5, MOST_STEPS_OF_A_TRY = 12, MOST_DELAY_US = 150 };
+enum { SAVE_EVERY = 5, MOST_STEPS_OF_A_TRY = 12, MOST_DELAY_US = 60 };
 
 /* Every second try stops in order at some step, with a checkpoint or not; the others lose a rank.
  */
