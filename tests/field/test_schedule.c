@@ -75,6 +75,18 @@ static void test_every_plan_is_sound(void **state) {
     for_all(meshes, 8, 3, check_sound);
 }
 
+/* The same door as for ranks that are there. */
+static void test_a_virtual_fsdp_verifies_its_plan(void **state) {
+    schedule s;
+    const schedule_shape shape = SCHEDULE_SHAPE_INIT;
+    (void)state;
+    schedule_make(&shape, &s);
+    assert_int_equal(hp_fsdp_verify(s.fsdp, HP_VERIFY_PLAN, &s.verdict), HP_OK);
+    assert_int_equal(s.verdict.n_ops, 3 * 4 * s.lists[0].n);
+    assert_int_equal(hp_fsdp_verify(s.fsdp, HP_VERIFY_RECORDED, &s.verdict), HP_ERR_STATE);
+    schedule_drop(&s);
+}
+
 /* ---- planted faults ---------------------------------------------------------------------------
  */
 
@@ -485,6 +497,7 @@ static void test_every_wait_is_needed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_plan_is_sound),
+        cmocka_unit_test(test_a_virtual_fsdp_verifies_its_plan),
         cmocka_unit_test(test_f7_one_bucket_for_two_layers),
         cmocka_unit_test(test_f8_a_freed_buffer_is_read),
         cmocka_unit_test(test_f9_adjacent_layers_share_a_slot),
