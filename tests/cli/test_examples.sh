@@ -45,6 +45,13 @@ echo "== train_bytes: the loss falls (one rank: two would be most of what this t
 "$examples/train_bytes" data/genesis_to_deuteronomy.txt >"$out/bytes"
 falls "$out/bytes" 0.9
 
+echo "== plan_ahead: five plans of 64 ranks that do not exist; fewer shards, a shorter step"
+"$examples/plan_ahead" >"$out/plans"
+[ "$(wc -l <"$out/plans")" = 5 ] || fail "expected five plans, given $(cat "$out/plans")"
+sed 's/.* a step of \([0-9]*\) ms.*/\1/' "$out/plans" |
+    awk 'NR > 1 && !($1 < last) { exit 1 } { last = $1 } END { if (last < 1296) exit 1 }' ||
+    fail "expected steps that get shorter, none shorter than its compute, given $(cat "$out/plans")"
+
 for name in moe_dispatch gradient_sync context_parallel tensor_parallel broadcast_params; do
     echo "== $name: right over 1, 2, 3 and 4 ranks"
     for n in 1 2 3 4; do
