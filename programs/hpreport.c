@@ -128,11 +128,7 @@ int main(int argc, char **argv) {
     run r = {.mesh = {c.mesh[0], c.mesh[1]}};
     figures f = {.run = &r};
     run_read(&r, c.directory);
-    passes_compute(&f);
-    exposed_compute(&f);
-    memory_compute(&f);
-    skew_compute(&f);
-    summary_compute(&f);
+    figures_compute(&f);
 
     char *name = name_of(c.directory);
     if (c.what == KEY_JSON)
@@ -144,5 +140,7 @@ int main(int argc, char **argv) {
         write_page(&f, name, c.output ? c.output : path);
     }
     free(name);
+    figures_release(&f);
+    run_release(&r);
     return !fflush(stdout) && !ferror(stdout) ? 0 : 1;
 }

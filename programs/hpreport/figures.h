@@ -93,6 +93,10 @@ pass *pass_of(const figures *f, uint32_t step);
 /* How much of all communication of training passes no compute stood still for, in percent. */
 double hidden_percent(uint64_t busy_ns, uint64_t exposed_ns);
 
+/* All of them, of f->run. */
+void figures_compute(figures *f);
+void figures_release(figures *f);
+
 /* Each fills in its part; in this order. */
 void passes_compute(figures *f);
 void exposed_compute(figures *f);

@@ -20,6 +20,12 @@ struct names *names_create(void) {
     return take(1, sizeof(struct names));
 }
 
+void names_destroy(struct names *names) {
+    for (uint16_t i = 0; i < names->n; i++)
+        free((void *)(uintptr_t)names->at[i].s);
+    free(names);
+}
+
 /* FNV-1a. */
 static uint32_t hash_of(text name) {
     uint32_t h = 2166136261U;

@@ -179,3 +179,11 @@ void run_read(run *r, const char *directory) {
             r->ranks[r->n_ranks - 1].rank);
     r->world_size = (int)(by_mesh ? by_mesh : by_rank);
 }
+
+void run_release(run *r) {
+    for (int i = 0; i < r->n_ranks; i++)
+        for (int j = 0; j < MAX_STREAMS; j++)
+            free(r->ranks[i].streams[j].spans);
+    free(r->ranks);
+    names_destroy(r->names);
+}

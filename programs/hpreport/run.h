@@ -76,6 +76,7 @@ typedef struct run {
 
 /* names.c */
 struct names *names_create(void);
+void names_destroy(struct names *names);
 uint16_t names_add(struct names *names, text name);
 text names_at(const struct names *names, uint16_t number);
 uint16_t names_count(const struct names *names);
@@ -87,5 +88,6 @@ void trace_read(run *r, const char *path, int rank, rank_trace *out_trace);
 void kinds_assign(run *r);
 /* run.c: DIR/trace-R.json and DIR/verdict.json. */
 void run_read(run *r, const char *directory);
+void run_release(run *r);
 
 #endif

@@ -55,7 +55,7 @@ static void say_size(figures *f) {
                  plural((uint64_t)r->world_size), (unsigned long long)r->mesh[0],
                  (unsigned long long)r->mesh[1]);
     else
-        snprintf(ranks, sizeof ranks, "%d ranks", r->world_size);
+        snprintf(ranks, sizeof ranks, "%d rank%s", r->world_size, plural((uint64_t)r->world_size));
     if (f->n_of[PASS_NO_SYNC])
         snprintf(passes, sizeof passes, ", %zu pass%s without reduction", f->n_of[PASS_NO_SYNC],
                  f->n_of[PASS_NO_SYNC] == 1 ? "" : "es");

@@ -15,6 +15,7 @@
 #include <string.h>
 
 enum { MAX_NESTED = 64 };
+#define MAX_BYTES (UINT64_C(1) << 53) /* what the page's numbers hold exactly */
 
 /* What one event says; what is not there keeps what it had. */
 typedef struct event {
@@ -95,8 +96,8 @@ static void begin_span(trace_reader *t, const char *at, const event *e) {
     open_spans *open = &t->open[e->tid];
     if (open->n == MAX_NESTED)
         reader_die(&t->r, at, "expected at most %d spans inside each other", MAX_NESTED);
-    if (e->step > UINT32_MAX || e->id > UINT32_MAX)
-        reader_die(&t->r, at, "expected step and id below 2^32");
+    if (e->step > UINT32_MAX || e->id > UINT32_MAX || e->bytes > MAX_BYTES)
+        reader_die(&t->r, at, "expected step and id below 2^32, and bytes up to 2^53");
     s->spans = grow(s->spans, s->n, &s->capacity, sizeof *s->spans);
     s->spans[s->n] = (span){.begin_ns = e->ns,
                             .bytes = e->bytes,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # hpreport_traces.awk - the trace of one rank as hp_trace_write would write it: 12 units, as many
-# steps as asked for, 1,160 spans in 8 of them. A pass takes 24 ms. Which rank comes late to a
+# steps as asked for, 157 spans in each. A pass takes 24 ms. Which rank comes late to a
 # collective, and by how much, hangs on step, unit and rank.
 #
 # usage: awk -v rank=R -v steps=N -f hpreport_traces.awk

@@ -232,7 +232,7 @@ echo "== 8 ranks x 1,000 steps"
 traces "$out/big" 8 1000
 "$hpreport" --mesh 2x4 "$out/big" >/dev/null
 size=$(stat -c %s "$out/big/report.html")
-[ "$size" -lt 16000000 ] || fail "expected less than 16 MB for 1,160,000 spans, given $size bytes"
+[ "$size" -lt 16000000 ] || fail "expected less than 16 MB for 1,256,000 spans, given $size bytes"
 browse big --dump-dom "file://$out/big/report.html#from=0&to=24200" >"$out/big.html"
 check_quiet big
 [ "$(value big ready)" = yes ] || fail "expected the page to start: $(value big error)"
