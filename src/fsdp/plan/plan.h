@@ -37,7 +37,7 @@ enum {
     HPI_OP_DIVIDE,     /* writes[0] (a bucket) times the unit's factor, over its divisor */
     HPI_OP_UPDATE,     /* writes shards; what two refs cannot say, others that follow it do */
     HPI_OP_SCALE,      /* writes buckets */
-    HPI_OP_PACK,       /* reads[0] (shards), reads[1] (cast) -> writes[0]: a row of a bundle */
+    HPI_OP_PACK,       /* reads[0] (shards) -> writes[0]: this rank's row of a bundle */
     HPI_OP_COPY,       /* reads[0] -> writes[0] */
     HPI_OP_COPY_OUT,   /* reads[0] (gathered bundles) -> writes[0] (the unit's storage) */
     HPI_OP_PACK_GRADS, /* reads[0] (the unit's gradients) -> writes[0] (bundles of them) */
