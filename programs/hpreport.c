@@ -94,8 +94,9 @@ static char *name_of(const char *directory) {
     char *path = realpath(directory, NULL);
     const char *slash = path ? strrchr(path, '/') : NULL;
     const char *name = slash && slash[1] ? slash + 1 : directory;
-    char *copy = take(strlen(name) + 1, 1);
-    memcpy(copy, name, strlen(name));
+    char *copy = strdup(name);
+    if (!copy)
+        die("expected memory for a name, there is none");
     free(path);
     return copy;
 }

@@ -71,6 +71,10 @@ static bool is_next(const reader *r, char c) {
     return r->at < r->end && *r->at == c;
 }
 
+static bool is_next_of(const reader *r, const char *set) {
+    return r->at < r->end && *r->at && strchr(set, *r->at);
+}
+
 void reader_enter(reader *r, char open) {
     skip_blanks(r);
     if (!is_next(r, open))
@@ -107,10 +111,10 @@ static void pass_escape(reader *r) {
     if (r->at == r->end)
         die_expecting(r, "an escape");
     const char c = *r->at++;
-    if (c != 'u' && !memchr("\"\\/bfnrt", c, 8))
+    if (!c || !strchr("\"\\/bfnrtu", c))
         reader_die(r, begin, "expected an escape of JSON in this string");
     for (int i = 0; c == 'u' && i < 4; i++, r->at++)
-        if (r->at == r->end || !memchr("0123456789abcdefABCDEF", *r->at, 22))
+        if (!is_next_of(r, "0123456789abcdefABCDEF"))
             die_expecting(r, "four hexadecimal digits");
 }
 
@@ -151,7 +155,7 @@ static uint64_t digits(reader *r, uint64_t most) {
 
 /* Neither fraction nor exponent goes on. */
 static void end_number(const reader *r) {
-    if (r->at < r->end && memchr(".eE+-", *r->at, 5))
+    if (is_next_of(r, ".eE+-"))
         die_expecting(r, "the end of the number");
 }
 
@@ -194,35 +198,33 @@ bool reader_flag(reader *r) {
 
 static void skip_number(reader *r) {
     const char *begin = r->at;
-    while (is_digit(r) || (r->at < r->end && memchr("+-.eE", *r->at, 5)))
+    while (is_digit(r) || is_next_of(r, "+-.eE"))
         r->at++;
     if (r->at == begin)
         die_expecting(r, "a value");
 }
 
-/* A value may hold others: what is still open is counted by kind on a short stack of characters. */
-void reader_skip(reader *r) {
-    char open[MAX_DEPTH];
-    uint32_t n_elements[MAX_DEPTH];
-    int depth = 0;
-    do {
-        while (depth && !reader_more(r, open[depth - 1], n_elements[depth - 1]++))
-            if (--depth == 0)
-                return;
-        if (depth && open[depth - 1] == '}')
-            (void)reader_key(r);
-        skip_blanks(r);
-        if (is_next(r, '{') || is_next(r, '[')) {
-            if (depth == MAX_DEPTH)
-                reader_die(r, r->at, "expected at most %d values inside each other", MAX_DEPTH);
-            n_elements[depth] = 0;
-            open[depth++] = *r->at++ == '{' ? '}' : ']';
-        } else if (is_next(r, '"')) {
-            (void)reader_string(r);
-        } else if (!take_word(r, "true") && !take_word(r, "false") && !take_word(r, "null")) {
-            skip_number(r);
+static void skip_value(reader *r, int depth) {
+    skip_blanks(r);
+    const bool is_object = is_next(r, '{');
+    if (depth > MAX_DEPTH)
+        reader_die(r, r->at, "expected at most %d values inside each other", MAX_DEPTH);
+    if (is_object || is_next(r, '[')) {
+        reader_enter(r, is_object ? '{' : '[');
+        for (uint32_t n = 0; reader_more(r, is_object ? '}' : ']', n); n++) {
+            if (is_object)
+                (void)reader_key(r);
+            skip_value(r, depth + 1);
         }
-    } while (depth);
+    } else if (is_next(r, '"')) {
+        (void)reader_string(r);
+    } else if (!take_word(r, "true") && !take_word(r, "false") && !take_word(r, "null")) {
+        skip_number(r);
+    }
+}
+
+void reader_skip(reader *r) {
+    skip_value(r, 1);
 }
 
 void reader_finish(reader *r) {

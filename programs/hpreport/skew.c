@@ -222,8 +222,8 @@ static void rate_passes(figures *f) {
 }
 
 void skew_compute(figures *f) {
-    for (uint8_t comm = 0; comm < N_COMM_KINDS; comm++)
-        merge_kind(f, comm);
+    for (int comm = 0; comm < N_COMM_KINDS; comm++)
+        merge_kind(f, (uint8_t)comm);
     uint64_t *room = take(f->n_arrivals, sizeof *room);
     f->rank_skews = take((size_t)f->run->n_ranks, sizeof *f->rank_skews);
     for (int i = 0; i < f->run->n_ranks; i++)
