@@ -234,6 +234,7 @@ static void wait_replicate(hpi_plan *plan, uint32_t unit) {
         hp_op *op = hpi_emit(plan, HPI_OP_WAIT, HP_STREAM_COMPUTE, unit);
         hpi_wait_for(op, done);
         hpi_wait_for(op, hpi_drained(hpi_event_op(done)));
+        plan->units[unit].replicated[b] = 0; /* once is enough */
     }
 }
 

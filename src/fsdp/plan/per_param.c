@@ -57,7 +57,9 @@ void hpi_per_param_reduce(hpi_plan *plan, uint32_t unit, hp_event computed) {
     u->reduced = computed;
     for (uint32_t j = 0; j < description->n_params; j++) {
         const hp_event event = emit_route(plan, unit, &description->params[j], computed);
-        if (event)
-            u->reduced = event; /* streams are in order: the last one is enough */
+        if (!event)
+            continue;
+        u->reduced = event; /* streams are in order: the last one is enough, */
+        computed = 0;       /* and the first one's wait */
     }
 }
