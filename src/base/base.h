@@ -58,6 +58,8 @@ int hpi_fds_above_stdio(int failed, int fds[2]);
 /* CLOCK_MONOTONIC, one clock for all processes of a node. */
 uint64_t hpi_now_ns(void);
 void hpi_sleep_ns(uint64_t ns);
+/* Let others run; false: it was too dear lately, and nothing was done. */
+bool hpi_yield(void);
 
 /* Arithmetic that cannot surprise. */
 static inline uint64_t hpi_ceil_div(uint64_t a, uint64_t b) {

@@ -13,7 +13,6 @@
 #include "executor.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -89,8 +88,8 @@ static bool is_over(const thread_executor *x) {
 /* Wait, as the thread of `stream`, until the counter has reached the value; false: it is over. */
 static bool await(thread_executor *x, unsigned stream, unsigned counter, uint64_t value) {
     stream_thread *t = &x->threads[stream];
-    for (int i = 0; i < N_YIELDS && count(x, counter) < value && !is_over(x); i++)
-        sched_yield();
+    for (int i = 0; i < N_YIELDS && count(x, counter) < value && !is_over(x) && hpi_yield(); i++) {
+    }
     while (count(x, counter) < value && !is_over(x)) {
         const uint32_t seen = atomic_load_explicit(&t->bump, memory_order_seq_cst);
         atomic_store_explicit(&t->wish, value * N_COUNTERS + counter, memory_order_seq_cst);

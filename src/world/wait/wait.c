@@ -89,12 +89,18 @@ static bool spin(const wait_state *w) {
     return false;
 }
 
+/* A thread that never spins has one beside it that computes. */
+static bool let_others_run(void) {
+    if (never_spins)
+        return hpi_yield();
+    sched_yield();
+    return true;
+}
+
 static bool yield_some(const wait_state *w) {
-    for (int i = 0; i < N_YIELDS; i++) {
-        sched_yield();
+    for (int i = 0; i < N_YIELDS && let_others_run(); i++)
         if (is_reached(w))
             return true;
-    }
     return false;
 }
 
