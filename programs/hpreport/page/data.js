@@ -63,7 +63,7 @@ class Lane {
       kind[i] = what[this.what[i]][4];
       busy[i] = this.end[i] - this.begin[i];
     }
-    const levels = [{kind, busy, size: 1}];
+    const levels = [{kind, busy, begin: this.begin, end: this.end}];
     while (levels.at(-1).kind.length > FAN) levels.push(levelAbove(levels.at(-1)));
     return levels;
   }
@@ -94,6 +94,7 @@ class Lane {
 function levelAbove(below) {
   const n = Math.ceil(below.kind.length / FAN);
   const kind = new Uint8Array(n), busy = new Float64Array(n), sums = new Float64Array(KINDS.length);
+  const begin = new Float64Array(n), end = new Float64Array(n);
   for (let i = 0; i < n; i++) {
     sums.fill(0);
     for (let j = i * FAN; j < Math.min((i + 1) * FAN, below.kind.length); j++) {
@@ -101,8 +102,10 @@ function levelAbove(below) {
       busy[i] += below.busy[j];
     }
     kind[i] = sums.indexOf(Math.max(...sums));
+    begin[i] = below.begin[i * FAN];
+    end[i] = below.end[Math.min((i + 1) * FAN, below.kind.length) - 1];
   }
-  return {kind, busy, size: below.size * FAN};
+  return {kind, busy, begin, end};
 }
 
 /* Bytes held over time by one rank: a step function, with the least and most of 8, 64 ... changes. */
@@ -138,16 +141,16 @@ class Memory {
     return n ? this.held[n - 1] : this.before;
   }
 
-  /* [least, most] of the changes from `low` to before `high`: climbs where a whole node fits. */
+  /* [least, most] of the changes from `low` to before `high`: the largest nodes that fit. */
   range(low, high) {
-    let least = Infinity, most = -Infinity;
+    let least = Infinity, most = -Infinity, level = 0;
     while (low < high) {
-      let level = 0;
       while (level + 1 < this.levels.length && low % this.levels[level + 1].size === 0 &&
              low + this.levels[level + 1].size <= high) level++;
+      while (low + this.levels[level].size > high) level--;
       const node = this.levels[level], i = low / node.size;
-      least = Math.min(least, node.least[i]);
-      most = Math.max(most, node.most[i]);
+      if (node.least[i] < least) least = node.least[i];
+      if (node.most[i] > most) most = node.most[i];
       low += node.size;
     }
     return [least, most];

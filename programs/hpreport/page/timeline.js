@@ -305,14 +305,14 @@ class Timeline {
   collect(lane, y, height, batches) {
     const pixel = 1 / (window.devicePixelRatio || 1), scale = this.width / (this.to - this.from);
     const {from, to} = this, columns = new Columns(pixel, scale, y, height, batches);
+    let visits = 0;
     const visit = (level, i) => {
-      const {kind, busy, size} = lane.levels[level];
-      const begin = lane.begin[i * size], end = lane.end[Math.min((i + 1) * size, lane.n) - 1];
-      this.counts.visits++;
+      const node = lane.levels[level], begin = node.begin[i], end = node.end[i];
+      visits++;
       if (end <= from || begin >= to) return;
       const isWide = (end - begin) * scale >= pixel;
       if (!isWide) {
-        columns.add(Math.floor((begin - from) * scale / pixel), kind[i], busy[i]);
+        columns.add(Math.floor((begin - from) * scale / pixel), node.kind[i], node.busy[i]);
       } else if (level > 0) {
         const last = Math.min((i + 1) * FAN, lane.levels[level - 1].kind.length);
         for (let j = i * FAN; j < last; j++) visit(level - 1, j);
@@ -321,12 +321,13 @@ class Timeline {
         const left = Math.max(GUTTER + (begin - from) * scale, GUTTER - 2);
         const right = Math.min(GUTTER + (end - from) * scale, GUTTER + this.width + 2);
         const gap = right - left > 4 ? 0.5 : 0; // a hair between neighbours
-        batches[kind[i]][3].push(left, y, right - left - gap, height);
+        batches[node.kind[i]][3].push(left, y, right - left - gap, height);
       }
     };
     const top = lane.levels.length - 1;
     for (let i = 0; i < lane.levels[top].kind.length; i++) visit(top, i);
     columns.end();
+    this.counts.visits += visits;
   }
 
   /* Names in spans that are wide enough. */
