@@ -29,6 +29,8 @@ test  g++              checks that the public headers are C++ too
 test  jq               reads logs and traces as any JSON reader would
 test  pkgconf          builds a program against the installed library
 test  spin             searches the models of the protocols
+test  chromium         opens the pages of hpreport (tests alone)
+test  python3          looks at a screenshot of them
 lint  clang-14         the second compiler
 lint  clang-format-14  layout of the source
 lint  clang-tidy-14    static analysis
