@@ -3,7 +3,7 @@
 #
 # setup.sh - the packages that the work on this tree needs, and why: one list.
 #
-# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint fuzz all python
+# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint fuzz browser all python
 #
 # Says what is missing and why, then installs it with apt-get, as root or through sudo. With -n it
 # only says so, and fails when something is missing. Where there is no apt-get it lists what to
@@ -29,8 +29,8 @@ test  g++              checks that the public headers are C++ too
 test  jq               reads logs and traces as any JSON reader would
 test  pkgconf          builds a program against the installed library
 test  spin             searches the models of the protocols
-test  chromium         opens the pages of hpreport (tests alone)
-test  python3          looks at a screenshot of them
+browser chromium       opens the pages of hpreport (the test of pages alone)
+browser python3        looks at a screenshot of them
 lint  clang-14         the second compiler
 lint  clang-format-14  layout of the source
 lint  clang-tidy-14    static analysis
@@ -126,13 +126,13 @@ if [ "${1:-}" = -n ]; then
     is_dry=yes
     shift
 fi
-[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz all python"
+[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz browser all python"
 groups=()
 for group in "$@"; do
     case $group in
-    make | build | test | lint | fuzz | python) groups+=("$group") ;;
-    all) groups+=(make build test lint fuzz) ;;
-    *) fail "expected a group (make build test lint fuzz all python), given '$group'" ;;
+    make | build | test | lint | fuzz | browser | python) groups+=("$group") ;;
+    all) groups+=(make build test lint fuzz browser) ;;
+    *) fail "expected a group (make build test lint fuzz browser all python), given '$group'" ;;
     esac
 done
 

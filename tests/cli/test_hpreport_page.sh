@@ -17,7 +17,8 @@ fail() {
 
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -z "$browser" ] || ! command -v python3 >/dev/null; then
-    echo "skipped: needs chromium and python3 (Debian packages of these names)"
+    [ -z "${CI:-}" ] || fail "needs chromium and python3"
+    echo "skipped: needs chromium and python3 (tools/setup.sh browser)"
     exit 77
 fi
 
