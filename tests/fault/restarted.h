@@ -152,6 +152,7 @@ typedef struct attempt {
     uint64_t cut_step; /* CUT_ANYWHERE: in the step of this number of the try */
     double share;      /* of a save, or a step, that is done then, from 0 to 1 */
     ranks_kind kind;
+    bool has_checkpoint; /* there is one when it begins */
 } attempt;
 
 /* Of ranks whose peer is killed nothing else is excused than the death of a peer. */
@@ -213,7 +214,7 @@ static inline void save(tiny *model, const attempt *a, uint64_t step, int rank) 
 /* The newest checkpoint, or the first weights. */
 static inline uint64_t load_newest(tiny *model, const attempt *a) {
     uint64_t step = 0, digest;
-    if (scratch_has("latest"))
+    if (a->has_checkpoint)
         MUST(a, hp_checkpoint_load(tiny_fsdp(model), tiny_optimizer(model), scratch, &step));
     MUST(a, tiny_digest(model, 0, &digest));
     must_equal(a, &digest, &undisturbed.digests[step], sizeof digest, "the weights of that step");
@@ -260,6 +261,7 @@ static inline void try_body(hp_world *world, void *argument) {
 static inline int try_quietly(attempt *a, int n, ranks_body body) {
     char text[512] = "";
     const int stderr_fd = dup(STDERR_FILENO);
+    a->has_checkpoint = scratch_has("latest");
     FILE *said = freopen(scratch_path("said"), "w", stderr);
     assert_true(stderr_fd >= 0 && said != NULL);
     const int n_failed = ranks_try(n, a->kind, body, a, text, sizeof text);
