@@ -89,11 +89,16 @@ static double over_serial(const campaign *c, const series *s, const series *seri
     return overlap_median(c->column, c->o->n_runs);
 }
 
-static overlap_needs needs_of(const campaign *c, const series *serial) {
+/* Compute: where it took less, so that a serial run that was disturbed allows nothing. */
+static double compute_of(const campaign *c, const series *s, const series *serial, metric which) {
+    return fmin(median_of(c, serial, which), median_of(c, s, which));
+}
+
+static overlap_needs needs_of(const campaign *c, const series *s, const series *serial) {
     return (overlap_needs){.n_units = c->o->n_units,
                            .prefetch = c->o->prefetch,
-                           .forward_ms = median_of(c, serial, M_FORWARD_COMPUTE),
-                           .backward_ms = median_of(c, serial, M_BACKWARD_COMPUTE),
+                           .forward_ms = compute_of(c, s, serial, M_FORWARD_COMPUTE),
+                           .backward_ms = compute_of(c, s, serial, M_BACKWARD_COMPUTE),
                            .forward_gathers_ms = median_of(c, serial, M_FORWARD_GATHERS),
                            .backward_gathers_ms = median_of(c, serial, M_BACKWARD_GATHERS),
                            .first_gather_ms = median_of(c, serial, M_FIRST_GATHER),
@@ -114,7 +119,7 @@ static overlap_result result_of(const campaign *c, const series *s) {
                         .forward_ms = median_of(c, s, M_FORWARD),
                         .backward_ms = median_of(c, s, M_BACKWARD),
                         .step_ms = median_of(c, s, M_STEP),
-                        .needs = needs_of(c, serial),
+                        .needs = needs_of(c, s, serial),
                         .exposed_unshard_ms = median_of(c, s, M_EXPOSED_UNSHARD),
                         .exposed_reduce_ms = median_of(c, s, M_EXPOSED_REDUCE),
                         .exposed_replicate_ms = median_of(c, s, M_EXPOSED_REPLICATE),
