@@ -295,10 +295,11 @@ hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context
         return hpi_fsdp_run_hook(fsdp, HPI_HOOK_SCALE, NOBODY);
     for (uint32_t i = 0; i < fsdp->n_units; i++) /* gradients of weights that are no more */
         fsdp->units[i]->n_no_sync = fsdp->units[i]->n_deferred = 0;
-    const hp_status status = hpi_fsdp_run_hook(fsdp, HPI_HOOK_UPDATE, NOBODY);
-    fsdp->has_torn_weights = status < 0;
+    HP_TRY(hpi_fsdp_run_hook(fsdp, HPI_HOOK_UPDATE, NOBODY));
+    fsdp->has_torn_weights = false;
     fsdp->n_updates++;
-    return status;
+    hpi_fsdp_done(fsdp); /* ranks may have met in it (mapped) */
+    return HP_OK;
 }
 
 /* ---- looking inside ---------------------------------------------------------------------- */

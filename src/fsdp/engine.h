@@ -126,7 +126,7 @@ struct hp_fsdp {
     uint64_t pass_began_ns;
     uint32_t n_passes;     /* begun */
     bool is_failed;        /* an operation failed: reset and destroy are left */
-    bool has_torn_weights; /* an update failed: destroy alone */
+    bool has_torn_weights; /* an update has begun to write and not ended: destroy alone */
 };
 
 /* Pointers into this rank's memory. `full` counts include padding: layout.shard_elements. */

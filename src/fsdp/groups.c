@@ -66,8 +66,11 @@ enum { WORD_STATUS, WORD_UPDATES, N_WORDS };
 
 struct hpi_meeting {
     hp_group *group;
-    uint64_t n_resets, n_done; /* calls of all ranks that have ended here since the last reset */
-    uint64_t words[];          /* [size][N_WORDS], what the ranks said */
+    uint64_t n_resets;  /* announced; the last of them is under way while is_announced */
+    uint64_t n_done;    /* calls of all ranks that have ended here since then */
+    uint64_t announced; /* where this rank stood then: what it waits for */
+    bool is_announced;
+    uint64_t words[]; /* [size][N_WORDS], what the ranks said */
 };
 
 hp_status hpi_fsdp_take_meeting(hp_fsdp *fsdp) {
@@ -83,9 +86,10 @@ void hpi_fsdp_drop_meeting(hp_fsdp *fsdp) {
     hpi_free(fsdp->meeting);
 }
 
-/* Where a rank stands; a reset that is announced is beyond all that went before it. Only rises. */
+/* Where a rank stands; a reset that is announced is beyond all that went before it. Only rises:
+ * there is room for 30 years of a thousand calls a second, and for 16 million resets. */
 static uint64_t progress(uint64_t n_resets, uint64_t n_done) {
-    return n_resets << 32 | n_done;
+    return n_resets << 40 | n_done;
 }
 
 /* n_done of a rank when it announced a reset. */
@@ -99,18 +103,30 @@ void hpi_fsdp_done(const hp_fsdp *fsdp) {
         hpi_line_post(m->group, HPI_LINE_ENTER, progress(m->n_resets, ++m->n_done));
 }
 
-hp_status hpi_fsdp_announce_reset(const hp_fsdp *fsdp) {
-    hpi_meeting *m = fsdp->meeting;
-    const int rank = hp_group_rank(m->group);
-    const uint64_t here = progress(m->n_resets, m->n_done);
-    hp_status status = HP_OK;
-    atomic_store_explicit(left_at(m, rank), m->n_done, memory_order_relaxed);
+static void announce(hpi_meeting *m) {
+    const uint64_t n_done = m->n_done;
+    m->announced = progress(m->n_resets, n_done);
+    m->is_announced = true;
     m->n_done = 0;
+    atomic_store_explicit(left_at(m, hp_group_rank(m->group)), n_done, memory_order_relaxed);
     hpi_line_post(m->group, HPI_LINE_ENTER, progress(++m->n_resets, 0));
+}
+
+/* One that did not come through is tried again under its own number: the others have made, or will
+ * make, one reset for it. */
+hp_status hpi_fsdp_begin_reset(const hp_fsdp *fsdp) {
+    hpi_meeting *m = fsdp->meeting;
+    hp_status status = HP_OK;
+    if (!m->is_announced)
+        announce(m);
     for (int i = 0; i < hp_group_size(m->group) && status == HP_OK; i++)
-        if (i != rank)
-            status = hpi_line_wait(m->group, i, HPI_LINE_ENTER, here, "fsdp_reset");
+        if (i != hp_group_rank(m->group))
+            status = hpi_line_wait(m->group, i, HPI_LINE_ENTER, m->announced, "fsdp_reset");
     return status;
+}
+
+void hpi_fsdp_end_reset(const hp_fsdp *fsdp) {
+    fsdp->meeting->is_announced = false;
 }
 
 hp_status hpi_fsdp_listen(const hp_fsdp *fsdp, const char *call) {

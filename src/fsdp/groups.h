@@ -25,7 +25,9 @@ void hpi_fsdp_drop_meeting(hp_fsdp *fsdp);
 /* A call of all ranks has ended here. */
 void hpi_fsdp_done(const hp_fsdp *fsdp);
 /* Tell the others, and wait until each has come to where this rank stands, or resets too. */
-hp_status hpi_fsdp_announce_reset(const hp_fsdp *fsdp);
+hp_status hpi_fsdp_begin_reset(const hp_fsdp *fsdp);
+/* All ranks have all that they need to go on: the next one is another. */
+void hpi_fsdp_end_reset(const hp_fsdp *fsdp);
 /* FAILED naming a rank that has reset what this one is in. A load for each rank. */
 hp_status hpi_fsdp_listen(const hp_fsdp *fsdp, const char *call);
 /* Wait for all ranks; the same status on all: `mine` where it failed, else that of a rank whose

@@ -172,9 +172,10 @@ static hp_status run_divide(void *context, const hp_op *op) {
 }
 
 static hp_status run_apply(void *context, const hp_op *op) {
-    const hp_fsdp *fsdp = owner_of(context);
+    hp_fsdp *fsdp = owner_of(context);
     if (op->param != UINT32_MAX) /* names what the one before it has written */
         return HP_OK;
+    fsdp->has_torn_weights = op->kind == HPI_OP_UPDATE; /* until all are written */
     return fsdp->apply(fsdp->apply_context, unit_of(context, op));
 }
 

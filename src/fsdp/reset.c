@@ -25,7 +25,7 @@ static hp_status check(const hp_fsdp *fsdp) {
 
 /* From here on this rank reads and writes nothing of its peers. */
 static hp_status stop(hp_fsdp *fsdp) {
-    const hp_status status = hpi_fsdp_announce_reset(fsdp);
+    const hp_status status = hpi_fsdp_begin_reset(fsdp);
     hp_error cause; /* of that, or what the caller may want to print afterwards */
     hp_last_error_get(&cause);
     (void)HPI_FAIL_RANK(HP_ERR_FAILED, hp_world_rank(fsdp->world),
@@ -65,6 +65,7 @@ static hp_status reset(hp_fsdp *fsdp) {
     HP_TRY(stopped);
     HP_TRY(hpi_fsdp_meet(fsdp, HP_OK));
     HP_TRY(hpi_fsdp_meet(fsdp, start_over(fsdp)));
+    hpi_fsdp_end_reset(fsdp);
     return hpi_fsdp_warm_up(fsdp);
 }
 

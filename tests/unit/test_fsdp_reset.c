@@ -19,6 +19,7 @@ struct job {
     hp_mode mode;
     hp_executor_type executor;
     int record, replay_after;
+    bool has_frozen; /* the last unit */
 };
 
 struct bench {
@@ -28,6 +29,7 @@ struct bench {
     hp_optimizer *optimizer;
     hp_unit *units[N_UNITS];
     int rank;
+    bool has_frozen;
 };
 
 static void fill(void *context, uint64_t begin, uint64_t end, void *out_elements) {
@@ -43,12 +45,14 @@ static void set_up(struct bench *b, hp_world *world, const struct job *job) {
     config.executor = job->executor;
     config.record = job->record;
     config.replay_after = job->replay_after;
-    *b = (struct bench){.world = world, .rank = hp_world_rank(world)};
+    *b =
+        (struct bench){.world = world, .rank = hp_world_rank(world), .has_frozen = job->has_frozen};
     RANK_OK(hp_mesh_create(world, job->sizes, 2, &b->mesh));
     RANK_OK(hp_fsdp_create(b->mesh, &config, &b->fsdp));
     for (int i = 0; i < N_UNITS; i++) {
         hp_param p = vector(names[i], N_ELEMENTS + i);
         p.fill = fill;
+        p.is_frozen = job->has_frozen && i == N_UNITS - 1;
         RANK_OK(hp_unit_create(b->fsdp, names[i], &p, 1, NULL, &b->units[i]));
     }
     RANK_OK(hp_fsdp_commit(b->fsdp));
@@ -63,6 +67,8 @@ static void tear_down(struct bench *b) {
 
 /* A gradient that depends on the weights, so that any difference stays. */
 static void write_gradient(struct bench *b, int i, int seed) {
+    if (b->has_frozen && i == N_UNITS - 1)
+        return;
     const float *w = hp_param_data(b->units[i], 0);
     float *g = hp_param_grad(b->units[i], 0);
     RANK_CHECK(w && g);
@@ -189,6 +195,33 @@ static void left_by_one(hp_world *world, void *argument) {
     tear_down(&b);
 }
 
+/* Rank 0 has ended the pass, and seen its units in another order, that rank 1 leaves. */
+static void left_behind(hp_world *world, void *argument) {
+    const struct job *job = argument;
+    const uint64_t expected = undisturbed(world, job, 2);
+    struct bench b;
+    set_up(&b, world, job);
+    step(&b, 0);
+    RANK_OK(hp_fsdp_begin(b.fsdp, HP_SYNC));
+    for (int i = N_UNITS - 1; i >= 0; i--) {
+        RANK_OK(hp_forward_begin(b.units[i]));
+        RANK_OK(hp_forward_end(b.units[i]));
+    }
+    for (int i = 0; i < N_UNITS; i++) {
+        RANK_OK(hp_backward_begin(b.units[i]));
+        write_gradient(&b, i, 102);
+        RANK_OK(hp_backward_end(b.units[i]));
+    }
+    if (b.rank == 0)
+        expect_told(&b, hp_fsdp_end(b.fsdp)); /* hardly ever: rank 1 gives it time */
+    else
+        hpi_sleep_ns(UINT64_C(20000000));
+    RANK_OK(hp_fsdp_reset(b.fsdp));
+    step(&b, 1);
+    RANK_CHECK(digest(&b) == expected);
+    tear_down(&b);
+}
+
 static const int meshes[][2] = {{1, 4}, {2, 2}, {4, 1}};
 
 static void on_all_meshes(ranks_body body) {
@@ -213,6 +246,14 @@ static void test_left_apart(void **state) {
 static void test_left_by_one(void **state) {
     (void)state;
     on_all_meshes(left_by_one);
+}
+
+static void test_left_behind(void **state) {
+    (void)state;
+    for (int mode = HP_PER_PARAM; mode <= HP_FUSED; mode++) {
+        struct job job = {.sizes = {1, 2}, .mode = (hp_mode)mode};
+        ranks_run(2, RANKS_THREADS, left_behind, &job);
+    }
 }
 
 static void test_replayed_steps(void **state) {
@@ -281,6 +322,35 @@ static void after_a_timeout(hp_world *world, void *argument) {
     RANK_CHECK(sum == undisturbed(world, job, 2));
 }
 
+static _Atomic bool has_tried; /* ranks are threads */
+
+/* Rank 1 is a pass ahead, and comes twice before rank 0 does: that is one reset, not two. */
+static void tried_again(hp_world *world, void *argument) {
+    const struct job *job = argument;
+    struct bench b;
+    set_up(&b, world, job);
+    step(&b, 0);
+    hp_status status = run(&b, HP_SYNC, N_CALLS - 1, 9);
+    RANK_OK(status);
+    while (b.rank == 0 && !has_tried)
+        hpi_sleep_ns(UINT64_C(1000000));
+    status = hp_fsdp_end(b.fsdp);
+    if (b.rank) {
+        RANK_OK(status);
+        FAILS_SAYING(hp_fsdp_reset(b.fsdp), HP_ERR_TIMEOUT, "fsdp_reset");
+        has_tried = true;
+    } else if (status < 0) {
+        RANK_CHECK(status == HP_ERR_FAILED);
+    }
+    RANK_OK(hp_fsdp_reset(b.fsdp));
+    step(&b, 1);
+    RANK_OK(hp_fsdp_reset(b.fsdp));
+    step(&b, 2);
+    const uint64_t sum = digest(&b);
+    tear_down(&b);
+    RANK_CHECK(sum == undisturbed(world, job, 3));
+}
+
 /* A rank that never comes to the reset. */
 static void never_comes(hp_world *world, void *argument) {
     struct bench b;
@@ -301,6 +371,7 @@ static void test_timeouts(void **state) {
     setenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS", "250", 1);
     ranks_run(2, RANKS_THREADS, after_a_timeout, &job);
     ranks_run(2, RANKS_THREADS, never_comes, &job);
+    ranks_run(2, RANKS_THREADS, tried_again, &job);
     unsetenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS");
 }
 
@@ -351,6 +422,42 @@ static void between_passes(hp_world *world, void *argument) {
     tear_down(&b);
 }
 
+/* Rank 0 waits in its update for rank 1, which resets instead: no weight is new. */
+static void in_an_update(hp_world *world, void *argument) {
+    const struct job *job = argument;
+    struct bench b;
+    set_up(&b, world, job);
+    step(&b, 0);
+    RANK_OK(run(&b, HP_SYNC, N_CALLS, 1));
+    if (b.rank == 0) {
+        const hp_status status = hp_optimizer_step(b.optimizer, 1e-2);
+        RANK_CHECK(status == HP_ERR_FAILED);
+        expect_told(&b, status);
+    } else {
+        hpi_sleep_ns(UINT64_C(20000000));
+    }
+    RANK_OK(hp_fsdp_reset(b.fsdp));
+    step(&b, 1);
+    RANK_CHECK(digest(&b) == undisturbed(world, job, 2));
+    tear_down(&b);
+}
+
+/* Rank 1 resets as soon as it has updated; rank 0 is told behind its own update. */
+static void behind_an_update(hp_world *world, void *argument) {
+    const struct job *job = argument;
+    enum { N_STEPS = 20 };
+    struct bench b;
+    set_up(&b, world, job);
+    for (int s = 0; s < N_STEPS; s++) {
+        step(&b, s);
+        if (b.rank == 0)
+            expect_told(&b, run(&b, HP_SYNC, N_CALLS, s));
+        RANK_OK(hp_fsdp_reset(b.fsdp));
+    }
+    RANK_CHECK(digest(&b) == undisturbed(world, job, N_STEPS));
+    tear_down(&b);
+}
+
 static void before_commit(hp_world *world, void *argument) {
     (void)argument;
     hp_mesh *mesh;
@@ -365,6 +472,10 @@ static void test_between_passes(void **state) {
     struct job job = {.sizes = {1, 3}};
     ranks_run(3, RANKS_THREADS, between_passes, &job);
     ranks_run(2, RANKS_THREADS, before_commit, NULL);
+    /* what is frozen is not reduced, so ranks meet before they write what all read */
+    struct job mapped = {.sizes = {1, 2}, .mode = HP_MAPPED, .has_frozen = true};
+    ranks_run(2, RANKS_THREADS, in_an_update, &mapped);
+    ranks_run(2, RANKS_THREADS, behind_an_update, &mapped);
 }
 
 /* ---- again and again --------------------------------------------------------------------- */
@@ -406,11 +517,12 @@ static void test_again_and_again(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_left_anywhere),  cmocka_unit_test(test_left_apart),
-        cmocka_unit_test(test_left_by_one),    cmocka_unit_test(test_replayed_steps),
-        cmocka_unit_test(test_modes),          cmocka_unit_test(test_after_errors),
-        cmocka_unit_test(test_timeouts),       cmocka_unit_test(test_after_a_death),
-        cmocka_unit_test(test_between_passes), cmocka_unit_test(test_again_and_again),
+        cmocka_unit_test(test_left_anywhere),   cmocka_unit_test(test_left_apart),
+        cmocka_unit_test(test_left_by_one),     cmocka_unit_test(test_left_behind),
+        cmocka_unit_test(test_replayed_steps),  cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_after_errors),    cmocka_unit_test(test_timeouts),
+        cmocka_unit_test(test_after_a_death),   cmocka_unit_test(test_between_passes),
+        cmocka_unit_test(test_again_and_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

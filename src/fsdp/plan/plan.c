@@ -225,6 +225,9 @@ void hpi_plan_reset(hpi_plan *plan) {
     plan->reducing = HPI_NOBODY;
     plan->n_replicating = 0;
     hpi_mapped_reset(plan);
+    plan->n_order = plan->config->n_units;
+    for (uint32_t i = 0; i < plan->n_order; i++) /* until a pass has shown the real one */
+        plan->order[i] = i;
     hpi_plan_begin(plan, HP_SYNC);
 }
 
@@ -247,9 +250,6 @@ hp_status hpi_plan_create(const hpi_plan_config *config, hpi_plan **out_plan) {
         return HP_ERR_MEMORY;
     }
     hpi_plan_reset(plan);
-    for (uint32_t i = 0; i < config->n_units; i++)
-        plan->order[i] = i; /* until the first step has shown the real one */
-    plan->n_order = config->n_units;
     *out_plan = plan;
     return HP_OK;
 }

@@ -142,7 +142,8 @@ void hpi_plan_begin(hpi_plan *plan, hp_pass pass);
 /* What the step is to one unit, in place of the pass: after hpi_plan_begin, before anything else.
  * Not HP_EVALUATE, unless the step is that. */
 void hpi_plan_set_pass(hpi_plan *plan, uint32_t unit, hp_pass pass);
-/* As after hpi_plan_create, in the middle of a step too. The order that was learnt stays. */
+/* As after hpi_plan_create, in the middle of a step too. The order that was learnt is forgotten:
+ * a rank may have ended the step, and learnt from it, that another is in the middle of. */
 void hpi_plan_reset(hpi_plan *plan);
 /* Errors: STATE when a unit's storage cannot be had (too many units in use at once). */
 hp_status hpi_plan_forward_begin(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
