@@ -259,19 +259,24 @@ static inline void exact_body(hp_world *world, void *argument) {
     exact_drop(&t);
 }
 
-static inline void exact_train(const exact_job *job) {
-    ranks_run(job->n_replicas * job->n_shards, RANKS_THREADS, exact_body, (void *)(uintptr_t)job);
+static inline void exact_train(exact_job *job) {
+    ranks_run(job->n_replicas * job->n_shards, RANKS_THREADS, exact_body, job);
 }
 
-/* In every mode, on each of these meshes. */
-static inline void exact_train_all(exact_job job, const int meshes[][2], int n_meshes) {
+/* A body whose argument holds `job`, in every mode, on each of these meshes. */
+static inline void exact_run_all(exact_job *job, const int meshes[][2], int n_meshes,
+                                 ranks_body body, void *argument) {
     for (int mode = HP_PER_PARAM; mode <= HP_MAPPED; mode++)
         for (int m = 0; m < n_meshes; m++) {
-            job.fsdp.mode = (hp_mode)mode;
-            job.n_replicas = meshes[m][0];
-            job.n_shards = meshes[m][1];
-            exact_train(&job);
+            job->fsdp.mode = (hp_mode)mode;
+            job->n_replicas = meshes[m][0];
+            job->n_shards = meshes[m][1];
+            ranks_run(meshes[m][0] * meshes[m][1], RANKS_THREADS, body, argument);
         }
+}
+
+static inline void exact_train_all(exact_job job, const int meshes[][2], int n_meshes) {
+    exact_run_all(&job, meshes, n_meshes, exact_body, &job);
 }
 
 #endif

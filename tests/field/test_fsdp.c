@@ -211,13 +211,7 @@ static void F5_weights_change_by_the_reference(void **state) {
     updates[0].config.weight_decay = 0.1;
     updates[1].config.weight_decay = 0.1;
     for (int k = 0; k < 2; k++)
-        for (int mode = HP_PER_PARAM; mode <= HP_MAPPED; mode++)
-            for (int m = 0; m < N_MESHES_OF_4; m++) {
-                updates[k].job.fsdp.mode = (hp_mode)mode;
-                updates[k].job.n_replicas = meshes_of_4[m][0];
-                updates[k].job.n_shards = meshes_of_4[m][1];
-                ranks_run(4, RANKS_THREADS, update_body, &updates[k]);
-            }
+        exact_run_all(&updates[k].job, meshes_of_4, N_MESHES_OF_4, update_body, &updates[k]);
 }
 
 /* ---- F6: a norm that counts replicas ------------------------------------------------------ */
@@ -268,17 +262,10 @@ static void F6_norm_counts_no_replicas(void **state) {
     (void)state;
     job.params = with_frozen;
     job.n_params = 3;
-    for (int mode = HP_PER_PARAM; mode <= HP_MAPPED; mode++)
-        for (int m = 0; m < N_MESHES_OF_4; m++) {
-            job.fsdp.mode = (hp_mode)mode;
-            job.n_replicas = meshes_of_4[m][0];
-            job.n_shards = meshes_of_4[m][1];
-            ranks_run(4, RANKS_THREADS, clip_body, &job);
-        }
+    exact_run_all(&job, meshes_of_4, N_MESHES_OF_4, clip_body, &job);
 }
 
-/* ---- F12: one parameter in two units
- * ------------------------------------------------------------- */
+/* ---- F12: one parameter in two units ------------------------------------------------------ */
 
 static void tie_body(hp_world *world, void *argument) {
     static const float table[24] = {0};
@@ -313,8 +300,7 @@ static void F12_tie_across_units_names_both(void **state) {
         ranks_run(2, RANKS_THREADS, tie_body, &mode);
 }
 
-/* ---- F13: rows that do not divide
- * ---------------------------------------------------------------- */
+/* ---- F13: rows that do not divide --------------------------------------------------------- */
 
 static void F13_any_rows_over_any_ranks(void **state) {
     static const exact_param params[] = {
@@ -332,8 +318,7 @@ static void F13_any_rows_over_any_ranks(void **state) {
     exact_train_all(job, meshes, 8);
 }
 
-/* ---- F18, F19: adapters
- * ---------------------------------------------------------------------------- */
+/* ---- F18, F19: adapters ------------------------------------------------------------------- */
 
 static const exact_param adapters[] = {
     {"base", 64, 32, HP_BF16, 0, 1}, {"a", 8, 32, HP_FP32, 0, 0}, {"b", 8, 32, HP_FP32, 0, 0}};
@@ -389,8 +374,7 @@ static void F19_every_adapter_has_a_gradient(void **state) {
     exact_train_all(job, meshes_of_4, 2);
 }
 
-/* ---- F23: levels of sharding
- * ------------------------------------------------------------------------ */
+/* ---- F23: levels of sharding -------------------------------------------------------------- */
 
 struct level {
     tiny_config config;
@@ -430,8 +414,7 @@ static void F23_levels_have_the_same_bits(void **state) {
     assert_true(first.losses[5] != first.losses[0]);
 }
 
-/* ---- F24: the second step is not the first
- * ------------------------------------------------------------ */
+/* ---- F24: the second step is not the first ------------------------------------------------ */
 
 static void look_at_owners(const exact_training *t, int step) {
     (void)step;
@@ -449,8 +432,7 @@ static void F24_every_step_is_compared(void **state) {
     exact_train_all(job, meshes_of_4, N_MESHES_OF_4);
 }
 
-/* ---- F29: input that is strided or misaligned
- * ------------------------------------------------------------ */
+/* ---- F29: input that is strided or misaligned --------------------------------------------- */
 
 /* A collective takes any address; what is strided is a sharded inner dimension, which is handled.
  */
@@ -488,8 +470,7 @@ static void F29_strided_and_misaligned(void **state) {
     exact_train_all(job, meshes_of_4, N_MESHES_OF_4);
 }
 
-/* ---- F30: a mean that the transport must know
- * -------------------------------------------------------------- */
+/* ---- F30: a mean that the transport must know --------------------------------------------- */
 
 /* Whoever carries a collective of training is asked for sums alone; the division is ours, once for
  * each unit. */

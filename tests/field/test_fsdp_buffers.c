@@ -32,8 +32,7 @@ static void F8_nothing_freed_is_read(void **state) {
     train_over_freed_buffers(100, 1);
 }
 
-/* ---- F9: the next layer overwrites what is being reduced
- * ----------------------------------------- */
+/* ---- F9: the next layer overwrites what is being reduced ---------------------------------- */
 
 /* Six layers take turns in two slots. */
 static void look_at_slots(const exact_training *t, int step) {
@@ -65,8 +64,7 @@ static void F9_two_slots_and_slow_reductions(void **state) {
     exact_train_all(job, meshes_of_4, 2); /* (4,1) needs no slots */
 }
 
-/* ---- F10: memory that changes hands before its event
- * --------------------------------------------- */
+/* ---- F10: memory that changes hands before its event -------------------------------------- */
 
 static void verify_step(const exact_training *t, int step) {
     hp_verdict verdict;
@@ -85,8 +83,7 @@ static void F10_memory_changes_hands_after_its_event(void **state) {
     exact_train_all(job, meshes_of_4, N_MESHES_OF_4);
 }
 
-/* ---- F26: a level with less sharding and a higher peak
- * -------------------------------------------------- */
+/* ---- F26: a level with less sharding and a higher peak ------------------------------------ */
 
 static const exact_param square[] = {{"weight", 128, 64, HP_FP32, 0, 0}};
 
