@@ -119,9 +119,10 @@ typedef struct hp_op {
  * in use, and where lives begin and end. */
 typedef enum hp_role {
     HP_ROLE_PLAIN = 0, /* while it runs; reads[k] that peers read, until it is drained */
-    HP_ROLE_ALLOCATE,  /* writes[0] begins a life */
-    HP_ROLE_RELEASE,   /* the life of reads[0] ends */
-    HP_ROLE_BEGIN, /* until the HP_ROLE_END that closes it, the next one of its unit; pairs nest */
+    HP_ROLE_ALLOCATE,  /* writes[0] begins a life; nothing else is touched */
+    HP_ROLE_RELEASE,   /* the life of reads[0] ends; nothing else is touched */
+    HP_ROLE_BEGIN, /* until the HP_ROLE_END that closes it, the next one of its unit, on the same
+                      stream; pairs nest */
     HP_ROLE_END
 } hp_role;
 
@@ -262,7 +263,7 @@ typedef enum hp_rule {
     HP_RULE_REUSE, /* a release, or a new life in the same bytes, before every reader is through */
     HP_RULE_RACE,  /* two operations touch the same bytes, one writes, and neither comes first */
     HP_RULE_MATCH, /* members of a communicator issue different collectives at one position */
-    HP_RULE_CYCLE  /* operations wait for each other in a circle */
+    HP_RULE_CYCLE  /* ranks that run their lists in order wait for each other in a circle */
 } hp_rule;
 const char *hp_rule_name(hp_rule rule); /* "sound", "list", "life" ... */
 
@@ -274,17 +275,18 @@ typedef struct hp_verdict {
         hp_op op;
     } at[2];
     uint64_t n_ops, n_accesses; /* looked at */
-    uint64_t peak_bytes;        /* the most that lives took at one time on one rank */
+    uint64_t peak_bytes; /* the most that lives took at one time on one rank, in list order */
     uint32_t peak_rank;
 } hp_verdict;
 
 /* Prove that a job is free of races, of use outside a life, of disagreement and of deadlock, from
  * its lists alone: what a rank does in order on a stream, what operations wait for, and that a
  * collective is done nowhere before it has begun everywhere, and drained only when it is done
- * everywhere. Times are not evidence. `out_verdict` is set in any case where the arguments are
- * right. Errors: UNSOUND, whose record names the rule and both operations with rank, step and unit;
- * ARGUMENT, MEMORY. Threads: any. Source: Lamport 1978 (happens-before); Mattern 1989 (vector
- * clocks). */
+ * everywhere, whatever `drain` of its kind. Times are not evidence, and neither is the order of a
+ * list, except that no executor gets stuck in lists that can be run in order, and some in others.
+ * `out_verdict` is set in any case where the arguments are right. Errors: UNSOUND, whose record
+ * names the rule and both operations with rank, step and unit; ARGUMENT, MEMORY. Threads: any.
+ * Source: Lamport 1978 (happens-before); Mattern 1989 (vector clocks). */
 HP_MUST_CHECK hp_status hp_verify(const hp_job *job, hp_verdict *out_verdict);
 
 /* When an operation ran, in virtual time. */

@@ -41,7 +41,7 @@ struct bench {
     hp_verdict verdict;
 };
 
-static void start(struct bench *b, uint32_t n_ranks, uint32_t n_steps) {
+static inline void start(struct bench *b, uint32_t n_ranks, uint32_t n_steps) {
     static const char *const units[] = {"block 0", "block 1"};
     memset(b, 0, sizeof *b);
     b->job = (hp_job)HP_JOB_INIT;
@@ -64,7 +64,8 @@ static void start(struct bench *b, uint32_t n_ranks, uint32_t n_steps) {
 }
 
 /* Append to a list. */
-static hp_op *add(struct bench *b, uint32_t step, uint32_t rank, uint16_t kind, uint16_t stream) {
+static inline hp_op *add(struct bench *b, uint32_t step, uint32_t rank, uint16_t kind,
+                         uint16_t stream) {
     hp_list *list = &b->lists[step * b->job.n_ranks + rank];
     assert_true(list->n < MAX_OPS);
     hp_op *op = &b->ops[step][rank][list->n];
@@ -77,7 +78,8 @@ static hp_op *add(struct bench *b, uint32_t step, uint32_t rank, uint16_t kind, 
     return op;
 }
 
-static hp_op *share(struct bench *b, uint32_t step, uint32_t rank, uint16_t stream, uint32_t comm) {
+static inline hp_op *share(struct bench *b, uint32_t step, uint32_t rank, uint16_t stream,
+                           uint32_t comm) {
     hp_op *op = add(b, step, rank, K_SHARE, stream);
     op->comm = comm;
     op->seq = b->n_seqs[step][rank][comm]++;
@@ -85,26 +87,26 @@ static hp_op *share(struct bench *b, uint32_t step, uint32_t rank, uint16_t stre
     return op;
 }
 
-static hp_ref piece(uint32_t buffer, uint32_t life, uint64_t begin, uint64_t end) {
+static inline hp_ref piece(uint32_t buffer, uint32_t life, uint64_t begin, uint64_t end) {
     return (hp_ref){buffer, life, begin, end};
 }
-static hp_ref whole(uint32_t buffer, uint32_t life) {
+static inline hp_ref whole(uint32_t buffer, uint32_t life) {
     return piece(buffer, life, 0, BYTES);
 }
-static hp_op *reads(hp_op *op, hp_ref ref) {
+static inline hp_op *reads(hp_op *op, hp_ref ref) {
     op->reads[op->reads[0].buffer != 0] = ref;
     return op;
 }
-static hp_op *writes(hp_op *op, hp_ref ref) {
+static inline hp_op *writes(hp_op *op, hp_ref ref) {
     op->writes[op->writes[0].buffer != 0] = ref;
     return op;
 }
-static hp_op *after(hp_op *op, hp_event event) {
+static inline hp_op *after(hp_op *op, hp_event event) {
     op->waits[op->n_waits++] = event;
     return op;
 }
 
-static void expect_sound(struct bench *b) {
+static inline void expect_sound(struct bench *b) {
     const hp_status status = hp_verify(&b->job, &b->verdict);
     if (status)
         fail_msg("%s", hp_last_error());
@@ -112,8 +114,8 @@ static void expect_sound(struct bench *b) {
 }
 
 /* Rejected for this rule, naming these two operations of step 0; the sentence holds `text`. */
-static void expect(struct bench *b, hp_rule rule, const hp_op *first, const hp_op *second,
-                   const char *text) {
+static inline void expect(struct bench *b, hp_rule rule, const hp_op *first, const hp_op *second,
+                          const char *text) {
     assert_int_equal(hp_verify(&b->job, &b->verdict), HP_ERR_UNSOUND);
     if (!strstr(hp_last_error(), text))
         fail_msg("expected \"%s\" in: %s", text, hp_last_error());
@@ -128,11 +130,11 @@ static void expect(struct bench *b, hp_rule rule, const hp_op *first, const hp_o
     }
 }
 
-static int make_bench(void **state) {
+static inline int make_bench(void **state) {
     *state = malloc(sizeof(struct bench));
     return *state ? 0 : -1;
 }
-static int drop_bench(void **state) {
+static inline int drop_bench(void **state) {
     free(*state);
     return 0;
 }

@@ -82,6 +82,18 @@ static void test_begins_nest_by_unit(void **state) {
     expect(b, HP_RULE_LIST, &b->ops[0][0][0], &b->ops[0][0][0], "has no end");
 }
 
+/* Its end might come first: nothing would hold what the begin names. */
+static void test_an_end_is_on_its_begins_stream(void **state) {
+    struct bench *b = *state;
+    start(b, 1, 1);
+    hp_op *hold = reads(add(b, 0, 0, K_HOLD, REDUCE), whole(1, 0));
+    hp_op *end = add(b, 0, 0, K_LET_GO, COMPUTE);
+    after(writes(add(b, 0, 0, K_WORK, UNSHARD), whole(1, 0)), hpi_done(1));
+    expect(b, HP_RULE_LIST, hold, end, "hold (step 0, rank 0, op 0) ends on another stream");
+    end->stream = REDUCE;
+    expect_sound(b);
+}
+
 static void test_a_step_begins_when_the_last_is_drained(void **state) {
     struct bench *b = *state;
     start(b, 2, 3);
@@ -203,7 +215,23 @@ static void test_a_circle_across_ranks(void **state) {
     assert_string_equal(hp_rule_name(b->verdict.rule), "cycle");
     assert_int_equal(b->verdict.at[0].rank + b->verdict.at[1].rank, 1);
     assert_non_null(strstr(hp_last_error(), "wait for each other"));
-    b->ops[0][1][0].stream = REDUCE; /* then they pass each other by */
+    b->ops[0][1][0].stream = REDUCE; /* an executor that runs lists in order does not see it */
+    assert_int_equal(hp_verify(&b->job, &b->verdict), HP_ERR_UNSOUND);
+    assert_string_equal(hp_rule_name(b->verdict.rule), "cycle");
+}
+
+/* The caller stands in its wait and has not submitted what the other rank waits for. */
+static void test_a_circle_through_the_caller(void **state) {
+    struct bench *b = *state;
+    start(b, 2, 1);
+    for (uint32_t r = 0; r < 2; r++) {
+        share(b, 0, r, r ? REDUCE : UNSHARD, 1 + r);
+        after(add(b, 0, r, K_WORK, COMPUTE), hpi_done(0));
+        share(b, 0, r, r ? UNSHARD : REDUCE, 2 - r);
+    }
+    expect(b, HP_RULE_CYCLE, &b->ops[0][0][0], &b->ops[0][1][0], "wait for each other");
+    b->ops[0][1][0].comm = 1;
+    b->ops[0][1][2].comm = 2;
     expect_sound(b);
 }
 
@@ -285,7 +313,7 @@ static void test_lives_follow_each_other(void **state) {
     use->reads[0].life = 2;
     next->stream = REDUCE; /* nothing says that the life before has ended */
     use->waits[use->n_waits++] = hpi_done(4);
-    expect(b, HP_RULE_LIFE, next, &ops[0], "before the life ends");
+    expect(b, HP_RULE_REUSE, next, &ops[3], "not after release");
     after(next, hpi_done(3));
     expect_sound(b);
 }
@@ -362,6 +390,8 @@ static void test_broken_lists(void **state) {
     BROKEN(op->comm = N_COMMS, "is on communicator 3 of 3");
     BROKEN(op->kind = K_ALLOCATE, "names no life");
     BROKEN(op->kind = K_RELEASE, "names no life");
+    BROKEN(reads(writes(op, whole(1, 1)), whole(2, 0))->kind = K_ALLOCATE, "more than a life");
+    BROKEN(writes(reads(op, whole(1, 1)), whole(2, 0))->kind = K_RELEASE, "more than a life");
     BROKEN(op->kind = K_LET_GO, "ends what has not begun");
 #undef BROKEN
 }
@@ -417,6 +447,7 @@ int main(void) {
         TEST(test_waits_carry_over),
         TEST(test_a_begin_holds_until_its_end),
         TEST(test_begins_nest_by_unit),
+        TEST(test_an_end_is_on_its_begins_stream),
         TEST(test_a_step_begins_when_the_last_is_drained),
         TEST(test_done_is_not_drained),
         TEST(test_a_later_collective_is_evidence),
@@ -425,6 +456,7 @@ int main(void) {
         TEST(test_groups_do_not_mix),
         TEST(test_one_communicator_on_two_streams),
         TEST(test_a_circle_across_ranks),
+        TEST(test_a_circle_through_the_caller),
         TEST(test_a_circle_across_steps),
         TEST(test_a_life),
         TEST(test_a_life_ends_once),

@@ -52,6 +52,22 @@ static hp_status check_collective(hpi_proof *p, hpi_place at, const hp_op *op, u
     return HP_OK;
 }
 
+/* What begins or ends a life names that one, and touches nothing else. */
+static hp_status check_life(hpi_proof *p, hpi_place at, const hp_op *op) {
+    char name[HPI_PLACE_TEXT];
+    const hp_role role = hpi_role_of(p, op);
+    const hp_ref *life = role == HP_ROLE_ALLOCATE ? &op->writes[0] : &op->reads[0];
+    if (role != HP_ROLE_ALLOCATE && role != HP_ROLE_RELEASE)
+        return HP_OK;
+    if (!life->buffer || !life->life)
+        return BROKEN(p, at, "%s names no life", hpi_place_text(p, at, name));
+    for (int k = 0; k < 2; k++)
+        if ((op->reads[k].buffer && &op->reads[k] != life) ||
+            (op->writes[k].buffer && &op->writes[k] != life))
+            return BROKEN(p, at, "%s names more than a life", hpi_place_text(p, at, name));
+    return HP_OK;
+}
+
 static hp_status check_op(hpi_proof *p, hpi_place at, const hp_op *op) {
     char name[HPI_PLACE_TEXT];
     if (op->id != at.id)
@@ -67,10 +83,7 @@ static hp_status check_op(hpi_proof *p, hpi_place at, const hp_op *op) {
         HP_TRY(check_ref(p, at, op->reads[k]));
         HP_TRY(check_ref(p, at, op->writes[k]));
     }
-    const hp_role role = hpi_role_of(p, op);
-    const hp_ref *life = role == HP_ROLE_ALLOCATE ? &op->writes[0] : &op->reads[0];
-    if ((role == HP_ROLE_ALLOCATE || role == HP_ROLE_RELEASE) && (!life->buffer || !life->life))
-        return BROKEN(p, at, "%s names no life", hpi_place_text(p, at, name));
+    HP_TRY(check_life(p, at, op));
     return check_waits(p, at, op);
 }
 
@@ -97,13 +110,17 @@ static void note_waits(const hpi_proof *p, hpi_place at, const hp_op *op) {
     }
 }
 
-/* An end closes the last begin of its unit. */
+/* An end closes the last begin of its unit. On another stream it might come first. */
 static hp_status close_begin(struct reader *r, hpi_place at, const hp_op *op) {
-    char name[HPI_PLACE_TEXT];
+    char name[HPI_PLACE_TEXT], other[HPI_PLACE_TEXT];
     for (uint32_t i = r->n_open; i-- > 0;) {
         const hpi_place begin = {at.rank, at.step, r->open[i]};
         if (hpi_op_at(r->proof, begin)->unit != op->unit)
             continue;
+        if (hpi_op_at(r->proof, begin)->stream != op->stream)
+            return hpi_unsound(
+                r->proof, HP_RULE_LIST, begin, at, "%s ends on another stream, with %s",
+                hpi_place_text(r->proof, begin, other), hpi_place_text(r->proof, at, name));
         hpi_note_at(r->proof, begin)->last = at.id;
         memmove(r->open + i, r->open + i + 1, (r->n_open - i - 1) * sizeof *r->open);
         r->n_open--;
@@ -139,7 +156,7 @@ static hp_status note_role(struct reader *r, hpi_place at, const hp_op *op) {
     return HP_OK;
 }
 
-static hp_status read_op(struct reader *r, hpi_place at, uint32_t *last_on) {
+static hp_status read_op(struct reader *r, hpi_place at) {
     const hp_op *op = hpi_op_at(r->proof, at);
     HP_TRY(check_op(r->proof, at, op));
     if (op->comm)
@@ -147,10 +164,6 @@ static hp_status read_op(struct reader *r, hpi_place at, uint32_t *last_on) {
     hpi_note *note = hpi_note_at(r->proof, at);
     note->position = ++r->positions[hpi_chain_of(at, op)];
     note->last = at.id;
-    note->next = HPI_NO_OP;
-    if (last_on[op->stream] != HPI_NO_OP)
-        hpi_note_at(r->proof, (hpi_place){at.rank, at.step, last_on[op->stream]})->next = at.id;
-    last_on[op->stream] = at.id;
     note_waits(r->proof, at, op);
     return note_role(r, at, op);
 }
@@ -172,13 +185,12 @@ static uint32_t sort_collectives(hpi_proof *p, uint32_t step, uint32_t rank, con
 }
 
 static hp_status read_list(struct reader *r, uint32_t step, uint32_t rank) {
-    uint32_t last_on[HP_N_STREAMS] = {HPI_NO_OP, HPI_NO_OP, HPI_NO_OP, HPI_NO_OP};
     char name[HPI_PLACE_TEXT];
     r->n_open = 0;
     r->live_bytes = 0;
     memset(r->n_seqs, 0, r->proof->job->n_comms * sizeof *r->n_seqs);
     for (uint32_t id = 0; id < hpi_list_at(r->proof, step, rank)->n; id++)
-        HP_TRY(read_op(r, (hpi_place){rank, step, id}, last_on));
+        HP_TRY(read_op(r, (hpi_place){rank, step, id}));
     if (!r->n_open)
         return HP_OK;
     const hpi_place at = {rank, step, r->open[r->n_open - 1]};

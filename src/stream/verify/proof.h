@@ -28,12 +28,10 @@ typedef struct hpi_place {
 /* What lists.c finds out about an operation, and what the walk keeps about it. */
 typedef struct hpi_note {
     uint32_t position; /* on its chain */
-    uint32_t next;     /* id of the next one on its stream, or HPI_NO_OP */
     uint32_t last;     /* id of the operation whose done ends its accesses: its END, or itself */
     uint32_t n_waiters[2]; /* operations still to begin that wait for its done, its drained */
     uint32_t kept[2];      /* the clocks of these, while there are such */
     uint32_t n_begun;      /* of a group's first member: how many have begun this collective */
-    bool is_done;
 } hpi_note;
 
 /* The ranks of a group, in ascending order. */
