@@ -21,9 +21,10 @@ function(hp_page folder)
 endfunction()
 
 # FOLDER/NAME.c, with FOLDER/NAME/*.c where there are any, becomes the executable DIRECTORY/NAME.
-# Their names come back in the variable FOLDER.
+# Their names come back in the variable FOLDER. NAME-mpi.c is for mpi.cmake.
 function(hp_programs folder directory)
   hp_glob(mains ${folder}/*.c)
+  list(FILTER mains EXCLUDE REGEX "-mpi[.]c$")
   set(names "")
   foreach(main ${mains})
     cmake_path(GET main STEM name)

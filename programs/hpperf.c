@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf.c - measure the collectives, and how they hide behind compute; check their results.
+ * hpperf.c - measure the collectives, how they hide behind compute, and beside another library;
+ * check their results.
  *
  * usage: hprun -n 2 hpperf all_reduce -b 8 -e 256M -f 4 ...   (--help lists the options)
  *        hprun -n 8 hpperf overlap --mesh 2x4 ...             (hpperf overlap --help)
+ *        hprun -n 2 hpperf step --beside openmpi ...          (hpperf step --help)
  *
  * Exit status: 0; 1 when a result is wrong or a call failed; 2 for a wrong command line.
  */
 #include "hpperf/bench.h"
 #include "hpperf/fail.h"
 #include "hpperf/overlap.h"
+#include "hpperf/step.h"
 #include "standard.h"
 
 #include <sched.h>
@@ -50,37 +53,58 @@ static hp_status pin_rank(const hp_world *world, pin asked) {
     return bind_to_core(&allowed, hp_world_local_rank(world));
 }
 
-/* What the command line asks for: collectives, or overlap. */
+/* What the command line asks for; its first word tells, collectives have none. */
 typedef struct job {
-    bool is_overlap;
+    bool is_overlap, is_step;
     options collectives;
     overlap_options overlap;
+    step_options step;
 } job;
 
 static hp_status parse(int argc, char **argv, job *j) {
     j->is_overlap = argc > 1 && strcmp(argv[1], "overlap") == 0;
+    j->is_step = argc > 1 && strcmp(argv[1], "step") == 0;
     return j->is_overlap ? overlap_parse(argc - 1, argv + 1, &j->overlap)
+           : j->is_step  ? step_parse(argc - 1, argv + 1, &j->step)
                          : options_parse(argc, argv, &j->collectives);
 }
 
 /* Says what it was asked to say about itself, if it was. */
 static bool introduces(const job *j, bool speaks) {
-    const bool wants_help = j->is_overlap ? j->overlap.wants_help : j->collectives.wants_help;
-    const bool wants_version = !j->is_overlap && j->collectives.wants_version;
+    const bool wants_help =
+        j->overlap.wants_help || j->step.wants_help || j->collectives.wants_help;
+    const bool wants_version = j->collectives.wants_version;
     if (wants_help && speaks)
-        (j->is_overlap ? overlap_help : options_help)(stdout);
+        (j->is_overlap ? overlap_help : j->is_step ? step_help : options_help)(stdout);
     else if (wants_version && speaks)
         printf("hpperf (HyperParallel in C) %s\n", hp_version());
     return wants_help || wants_version;
 }
 
+/* A peer is started by a rank that is not bound to a core yet. */
+static hp_status run_step(hp_world *world, const step_options *o, uint64_t *out_wrong) {
+    beside *peer;
+    TRY(step_open_peer(world, o, &peer));
+    hp_status status = agree(world, pin_rank(world, o->pin));
+    if (status >= 0)
+        status = step(world, o, peer, out_wrong);
+    beside_close(peer);
+    return status;
+}
+
+static hp_status check_ranks(job *j, int n_ranks) {
+    return j->is_overlap ? overlap_check_ranks(&j->overlap, n_ranks)
+           : j->is_step  ? step_check_ranks(&j->step, n_ranks)
+                         : options_check_ranks(&j->collectives, n_ranks);
+}
+
 /* *out_wrong: elements, or rows of overlap. */
 static hp_status run(hp_world *world, job *j, uint64_t *out_wrong) {
-    const int n_ranks = hp_world_size(world);
     if (introduces(j, hp_world_rank(world) == 0))
         return HP_OK;
-    TRY(agree(world, j->is_overlap ? overlap_check_ranks(&j->overlap, n_ranks)
-                                   : options_check_ranks(&j->collectives, n_ranks)));
+    TRY(agree(world, check_ranks(j, hp_world_size(world))));
+    if (j->is_step)
+        return run_step(world, &j->step, out_wrong);
     TRY(agree(world, pin_rank(world, j->is_overlap ? j->overlap.pin : j->collectives.pin)));
     return j->is_overlap ? overlap(world, &j->overlap, out_wrong)
                          : sweep(world, &j->collectives, out_wrong);

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hpperf-mpi/turn.h - what is done with the token: steps of a sharded training, without compute.
+ */
+#ifndef HPPERF_MPI_TURN_H
+#define HPPERF_MPI_TURN_H
+
+#include "../token.h"
+
+#include <stdint.h>
+
+typedef struct step_options {
+    int n_units, n_params; /* parameters of a unit, of the same size */
+    uint64_t width_bytes;  /* of a unit's parameters, fp32 */
+    int n_steps;           /* of a turn, behind one that is not timed */
+    int rank, n_ranks;
+} step_options;
+
+typedef struct step step;
+
+/* NULL: no memory. */
+step *step_create(const step_options *o);
+void step_destroy(step *s);
+/* A turn; out: a JSON object, milliseconds of a step: "calls_ms" in MPI, "step_ms" with packing,
+ * and "wrong", elements that were not what they must be. Collective. */
+void step_turn(step *s, char *out, size_t size);
+
+#endif
