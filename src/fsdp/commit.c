@@ -317,6 +317,13 @@ static hp_status commit_alone(hp_fsdp *fsdp) {
     return make_layouts(fsdp);
 }
 
+/* What was asked for and changes nothing is said. */
+static void tell_offload(const hp_fsdp *fsdp) {
+    if (fsdp->config.offload && !hpi_fsdp_is_virtual(fsdp))
+        HPI_SAY(hpi_world_journal(fsdp->world), HPI_LOG_INFO, "fsdp",
+                "offload: shards and optimizer state are in host memory already");
+}
+
 hp_status hp_fsdp_commit(hp_fsdp *fsdp) {
     if (!fsdp)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected an fsdp, given NULL");
@@ -340,5 +347,6 @@ hp_status hp_fsdp_commit(hp_fsdp *fsdp) {
     HP_TRY(hpi_agree(fsdp, status));
     fsdp->is_committed = true;
     fsdp->is_failed = false;
+    tell_offload(fsdp);
     return HP_OK;
 }
