@@ -208,6 +208,34 @@ static void everything_that_can_be_is_hidden(void **state) {
     }
 }
 
+static uint64_t exposed_ns(const struct model *m) {
+    hp_fsdp_stats s;
+    assert_int_equal(hp_fsdp_stats_get(m->fsdp, &s), HP_OK);
+    return s.exposed_unshard_ns + s.exposed_reduce_ns + s.exposed_replicate_ns;
+}
+
+/* Compute stands still for the first gather, the last reduction and the last all-reduce of a step,
+ * by the fsdp's own count. */
+static void only_the_ends_are_exposed(void **state) {
+    (void)state;
+    const struct times equal = {1, 1, 1, 1, 1};
+    for (int k = 0; k < N_MESHES * N_MODES; k++) {
+        const int *sizes = meshes[k / N_MODES];
+        const uint64_t n_ends = 2 * (sizes[1] > 1) + (sizes[0] > 1);
+        hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
+        uint64_t before_ns = 0;
+        config.mode = modes[k % N_MODES];
+        struct model *m = create(sizes, 0, config, &equal);
+        for (int step = 0; step < 3; step++) {
+            before_ns = exposed_ns(m);
+            pass(m, HP_SYNC);
+            assert_int_equal(hp_optimizer_step(m->optimizer, 1e-3), HP_OK);
+        }
+        assert_int_equal(exposed_ns(m) - before_ns, n_ends * MS);
+        destroy(m);
+    }
+}
+
 /* The bound of a case in which gathers, reductions or all-reduces are longer than compute: the
  * stream that never rests, and what stands at its ends. */
 static double tight_bound_of(const struct times *t, hp_mode mode) {
@@ -419,6 +447,7 @@ static void time_and_mesh_belong_together(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_that_can_be_is_hidden),
+        cmocka_unit_test(only_the_ends_are_exposed),
         cmocka_unit_test(whatever_is_the_longest),
         cmocka_unit_test(the_job_takes_as_long),
         cmocka_unit_test(a_large_model_takes_no_memory),
