@@ -147,9 +147,11 @@ hp_status hpi_fsdp_run_hook(hp_fsdp *fsdp, hpi_hook hook, uint32_t unit) {
     if (has_notes && hpi_replay_is_active(fsdp->replay)) {
         HP_TRY(hpi_replay_next(fsdp->replay, hook, unit, &burst));
     } else {
+        if (has_notes)
+            HP_TRY(hpi_replay_reserve(fsdp->replay));
         HP_TRY(name_unit(fsdp, hook, unit, ask_plan(fsdp, hook, unit, &burst)));
         if (has_notes)
-            HP_TRY(hpi_replay_note(fsdp->replay, hook, unit, burst.n));
+            hpi_replay_note(fsdp->replay, hook, unit, burst.n);
     }
     return hpi_fsdp_note_failure(fsdp, hp_executor_submit(fsdp->executor, burst.ops, burst.n));
 }
@@ -164,6 +166,9 @@ hp_status hpi_fsdp_note_failure(hp_fsdp *fsdp, hp_status status) {
         return status;
     hp_error cause; /* passed on to the ranks that this one speaks to in other groups */
     hp_last_error_get(&cause);
+    if (status == HP_ERR_PEER)
+        hpi_fsdp_end_meetings(fsdp);
+    (void)hpi_error_set(&cause);
     if (status == HP_ERR_FAILED && hpi_world_usable(fsdp->world) == HP_OK)
         hpi_fsdp_cancel_groups(fsdp);
     else

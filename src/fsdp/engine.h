@@ -214,8 +214,10 @@ bool hpi_replay_is_active(const hpi_replay *replay);
 void hpi_replay_forget(hpi_replay *replay);
 /* Of the pass, while active. */
 uint64_t hpi_replay_n_ops(const hpi_replay *replay);
+/* Room for a note, taken before the plan has gone on: what it says then is submitted. */
+hp_status hpi_replay_reserve(hpi_replay *replay);
 /* Note what a hook brought. */
-hp_status hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint64_t n_ops);
+void hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint64_t n_ops);
 /* The operations of the next hook. Errors: STATE when the step differs from the recorded one. */
 hp_status hpi_replay_next(hpi_replay *replay, hpi_hook hook, uint32_t unit, hpi_burst *out_burst);
 

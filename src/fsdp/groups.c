@@ -5,8 +5,8 @@
  * unshard and reduce have the same ranks and two signal spaces; replicate is across them; `all` is
  * every rank, for what is agreed between passes. A failed group stays failed, so whoever leaves a
  * pass cancels all four, which ends the waits of every peer, and hp_fsdp_reset makes new ones.
- * `meeting` is for resets alone: nobody fails it, and its ENTER line says how many a rank has
- * begun.
+ * `meeting` is for resets alone: it fails when a rank has ended, and its ENTER line says how many
+ * resets a rank has begun.
  */
 #include "groups.h"
 
@@ -84,6 +84,17 @@ void hpi_fsdp_drop_meeting(hp_fsdp *fsdp) {
     if (fsdp->meeting)
         drop(&fsdp->meeting->group);
     hpi_free(fsdp->meeting);
+}
+
+/* A look takes a system call, and leaves the record that names with whom it began. */
+void hpi_fsdp_end_meetings(hp_fsdp *fsdp) {
+    hp_group *group = fsdp->meeting->group;
+    hp_status status = HP_OK;
+    for (int i = 0; i < hp_group_size(group) && status == HP_OK; i++)
+        if (i != hp_group_rank(group))
+            status = hpi_group_look(group, i, "fsdp_reset");
+    if (status == HP_ERR_PEER)
+        hpi_group_fail(group);
 }
 
 /* Where a rank stands; a reset that is announced is beyond all that went before it. Only rises:

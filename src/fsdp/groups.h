@@ -22,6 +22,9 @@ void hpi_fsdp_cancel_groups(hp_fsdp *fsdp);
 /* The group in which ranks meet to reset. */
 hp_status hpi_fsdp_take_meeting(hp_fsdp *fsdp);
 void hpi_fsdp_drop_meeting(hp_fsdp *fsdp);
+/* With this thread's record, PEER: where a rank has ended nobody can reset any more, and who waits
+ * for this one to come is told why it will not. Where none has, nothing is done. */
+void hpi_fsdp_end_meetings(hp_fsdp *fsdp);
 /* A call of all ranks has ended here. */
 void hpi_fsdp_done(const hp_fsdp *fsdp);
 /* Tell the others, and wait until each has come to where this rank stands, or resets too. */

@@ -9,6 +9,8 @@
  */
 #include "engine.h"
 
+#include <assert.h>
+
 struct note {
     uint32_t hook, unit;
     uint64_t n_ops;
@@ -89,20 +91,24 @@ hp_status hpi_replay_begin(hpi_replay *replay, uint64_t carried) {
     return HP_OK;
 }
 
-hp_status hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint64_t n_ops) {
-    if (replay->n_notes == replay->capacity) {
-        const uint64_t capacity = replay->capacity ? 2 * replay->capacity : 64;
-        struct note *grown = hpi_alloc(capacity, sizeof *grown);
-        if (!grown)
-            return HP_ERR_MEMORY;
-        if (replay->n_notes)
-            memcpy(grown, replay->notes, replay->n_notes * sizeof *grown);
-        hpi_free(replay->notes);
-        replay->notes = grown;
-        replay->capacity = capacity;
-    }
-    replay->notes[replay->n_notes++] = (struct note){hook, unit, n_ops};
+hp_status hpi_replay_reserve(hpi_replay *replay) {
+    if (replay->n_notes < replay->capacity)
+        return HP_OK;
+    const uint64_t capacity = replay->capacity ? 2 * replay->capacity : 64;
+    struct note *grown = hpi_alloc(capacity, sizeof *grown);
+    if (!grown)
+        return HP_ERR_MEMORY;
+    if (replay->n_notes)
+        memcpy(grown, replay->notes, replay->n_notes * sizeof *grown);
+    hpi_free(replay->notes);
+    replay->notes = grown;
+    replay->capacity = capacity;
     return HP_OK;
+}
+
+void hpi_replay_note(hpi_replay *replay, hpi_hook hook, uint32_t unit, uint64_t n_ops) {
+    assert(replay->n_notes < replay->capacity);
+    replay->notes[replay->n_notes++] = (struct note){hook, unit, n_ops};
 }
 
 hp_status hpi_replay_next(hpi_replay *replay, hpi_hook hook, uint32_t unit, hpi_burst *out_burst) {

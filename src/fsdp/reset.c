@@ -20,7 +20,7 @@ static hp_status check(const hp_fsdp *fsdp) {
         return HPI_FAIL(HP_ERR_FAILED,
                         "hp_fsdp_reset: expected whole weights, given some that an update which "
                         "failed has left half new");
-    return hpi_fsdp_is_virtual(fsdp) ? HP_OK : hp_world_check(fsdp->world);
+    return hpi_fsdp_is_virtual(fsdp) ? HP_OK : hpi_world_usable(fsdp->world);
 }
 
 /* From here on this rank reads and writes nothing of its peers. */
@@ -60,6 +60,7 @@ static hp_status reset_virtual(hp_fsdp *fsdp) {
 }
 
 static hp_status reset(hp_fsdp *fsdp) {
+    HP_TRY(hp_world_check(fsdp->world));
     const hp_status stopped = stop(fsdp);
     forget_pass(fsdp);
     HP_TRY(stopped);
@@ -72,7 +73,14 @@ static hp_status reset(hp_fsdp *fsdp) {
 hp_status hp_fsdp_reset(hp_fsdp *fsdp) {
     HP_TRY(check(fsdp));
     fsdp->is_failed = true; /* until all ranks have come through */
-    HP_TRY(hpi_fsdp_is_virtual(fsdp) ? reset_virtual(fsdp) : reset(fsdp));
+    const hp_status status = hpi_fsdp_is_virtual(fsdp) ? reset_virtual(fsdp) : reset(fsdp);
+    if (status == HP_ERR_PEER) { /* those who come later would name this rank, that leaves then */
+        hp_error cause;
+        hp_last_error_get(&cause);
+        hpi_fsdp_end_meetings(fsdp);
+        return hpi_error_set(&cause);
+    }
+    HP_TRY(status);
     fsdp->is_failed = false;
     return HP_OK;
 }

@@ -241,6 +241,19 @@ static inline hp_status kill_once_save(kill_state *s, uint64_t i) {
     return hp_checkpoint_save(tiny_fsdp(s->model), tiny_optimizer(s->model), kill_folder, i + 1);
 }
 
+/* Ranks leave the pass at different units, and some are told so by others. */
+static inline hp_status kill_once_reset(kill_state *s, uint64_t i) {
+    hp_fsdp *fsdp = tiny_fsdp(s->model);
+    hp_status status = hp_fsdp_begin(fsdp, HP_SYNC);
+    for (int u = 0; status >= 0 && u < (int)((i + (uint64_t)s->rank) % 3); u++) {
+        status = hp_forward_begin(hp_fsdp_unit(fsdp, u));
+        status = status < 0 ? status : hp_forward_end(hp_fsdp_unit(fsdp, u));
+    }
+    if (status < 0 && status != HP_ERR_FAILED)
+        return status;
+    return hp_fsdp_reset(fsdp);
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 enum { KILL_SMALL = 7, KILL_MEDIUM = 5000, KILL_LARGE = 200000 };
@@ -292,6 +305,8 @@ static const kill_call kill_calls[] = {
      false, HP_WIRE_FULL, false},
     KILL_CALL("training step", kill_setup_model, kill_once_step),
     KILL_CALL("training step, mapped", kill_setup_mapped, kill_once_step),
+    KILL_CALL("fsdp_reset", kill_setup_model, kill_once_reset),
+    KILL_CALL("fsdp_reset, mapped", kill_setup_mapped, kill_once_reset),
     KILL_CALL("checkpoint_save", kill_setup_model, kill_once_save),
 };
 enum { N_KILL_CALLS = sizeof kill_calls / sizeof *kill_calls };

@@ -530,6 +530,24 @@ static void die_body(hp_world *world, void *argument) {
     RANK_FAILS(hp_world_check(world), HP_ERR_PEER);
 }
 
+/* Rank 0 dies of rank 2's end: whoever asks how all are, without having waited, is told so too. */
+static void follow_body(hp_world *world, void *argument) {
+    hp_group *group = hp_world_group(world);
+    hp_error error;
+    (void)argument;
+    if (hp_world_rank(world) == 2)
+        ranks_die();
+    if (hp_world_rank(world) == 0) {
+        RANK_FAILS(hpi_line_wait(group, 2, HPI_LINE_CHUNK, 1, "reduce"), HP_ERR_PEER);
+        ranks_die();
+    }
+    while (!hpi_liveness_is_dead(world, 0))
+        hpi_sleep_ns(UINT64_C(1000000));
+    RANK_FAILS(hp_world_check(world), HP_ERR_PEER);
+    hp_last_error_get(&error);
+    RANK_CHECK(error.world_rank == 2 && strstr(error.message, "rank 2 died"));
+}
+
 static void apart_body(hp_world *world, void *argument) {
     hp_group *pair;
     (void)argument;
@@ -547,6 +565,7 @@ static void test_ends(void **state) {
     ranks_run(2, RANKS_THREADS, leave_body, NULL);
     ranks_run(2, RANKS_PROCESSES, leave_body, NULL);
     ranks_run(3, RANKS_THREADS, die_body, NULL);
+    ranks_run(3, RANKS_THREADS, follow_body, NULL);
     ranks_run(3, RANKS_THREADS, apart_body, NULL);
 }
 

@@ -171,9 +171,13 @@ hp_status hp_world_check(hp_world *world) {
         char text[256];
         if (i == world->rank || !hpi_liveness_is_dead(world, i))
             continue;
-        hpi_control_describe(hpi_world_control(world, i), text, sizeof text);
-        return HPI_FAIL_RANK(HP_ERR_PEER, i,
-                             "expected every rank to be alive, rank %d died while %s", i, text);
+        const int origin = hpi_liveness_origin(world, i);
+        const bool is_dead = hpi_liveness_is_dead(world, origin);
+        hpi_liveness_blame(world, origin);
+        hpi_control_describe(hpi_world_control(world, origin), text, sizeof text);
+        return HPI_FAIL_RANK(HP_ERR_PEER, origin,
+                             "expected every rank to be alive, rank %d %s while %s", origin,
+                             is_dead ? "died" : "left the job (hp_world_destroy)", text);
     }
     return HP_OK;
 }
