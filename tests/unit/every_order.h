@@ -327,17 +327,22 @@ static inline void every_drop(struct every *e) {
     free(e->seen);
 }
 
-/* What an order of the job breaks; NULL: none breaks anything. Its lists are whole. */
-static inline const char *every_judge(struct every *e, const hp_job *job) {
+static inline void every_read(struct every *e, const hp_job *job) {
     e->job = job;
-    e->n_ops = e->n_seen = 0;
-    e->fault = NULL;
+    e->n_ops = 0;
     for (uint32_t rank = 0; rank < job->n_ranks; rank++)
         for (uint32_t step = 0; step < job->n_steps; step++) {
             const hp_list *list = &job->lists[step * job->n_ranks + rank];
             for (uint32_t id = 0; id < list->n; id++)
                 every_add(e, rank, step, &list->ops[id]);
         }
+}
+
+/* What an order of the job breaks; NULL: none breaks anything. Its lists are whole. */
+static inline const char *every_judge(struct every *e, const hp_job *job) {
+    e->n_seen = 0;
+    e->fault = NULL;
+    every_read(e, job);
     for (uint32_t i = 0; i < e->n_ops && !e->fault; i++) {
         e->fault = every_check_life_counts(e, i);
         e->fault = e->fault ? e->fault : every_check_members(e, i);

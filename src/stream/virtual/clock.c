@@ -303,6 +303,10 @@ bool hpi_clock_can_advance(const hpi_clock *clock) {
 hp_status hpi_clock_advance(hpi_clock *clock) {
     const uint32_t slot = take_next(clock);
     hpi_lane *lane = hpi_clock_lane(clock, slot);
+    if (lane->due_ns < clock->now_ns) /* a sum has gone round */
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected operations that take less than 584 years in all, "
+                        "given more");
     clock->now_ns = lane->due_ns;
     if (lane->state == HPI_LANE_DELAYED) {
         meet(clock, slot);

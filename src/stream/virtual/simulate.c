@@ -150,8 +150,6 @@ static hp_status make_delays(simulation *s, const char *delay) {
     config.kinds = s->job->kinds;
     config.n_kinds = s->job->n_kinds;
     config.units = s->job->units;
-    config.n_units = s->job->n_units;
-    config.units = s->job->units;
     config.n_units = s->job->units ? s->job->n_units : 0;
     config.delay = delay;
     s->delays = hpi_alloc(s->job->n_ranks, sizeof(hpi_delay *));
@@ -245,6 +243,8 @@ static hp_status run(simulation *s, const hp_cost_model *costs, const char *dela
     HP_TRY(make_programs(s));
     HP_TRY(make_delays(s, delay));
     HP_TRY(make_clock(s));
+    if (s->stats)
+        memset(s->stats, 0, s->job->n_ranks * sizeof *s->stats);
     for (uint32_t rank = 0; rank < s->job->n_ranks; rank++)
         HP_TRY(hpi_clock_wake(&s->clock, rank));
     while (hpi_clock_can_advance(&s->clock))
@@ -274,8 +274,6 @@ hp_status hp_simulate(const hp_job *job, const hp_cost_model *costs, const char 
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a job and a place for its end, given %s",
                         job ? "no place" : "no job");
     HP_TRY(check_job(job));
-    if (out_stats)
-        memset(out_stats, 0, job->n_ranks * sizeof *out_stats);
     simulation s = {.job = job, .moments = out_moments, .stats = out_stats};
     const hp_status status = run(&s, costs, delay, out_end_ns);
     release(&s);
