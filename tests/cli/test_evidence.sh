@@ -33,9 +33,16 @@ fi
 
 while IFS='|' read -r _ id _ tests; do
     id=${id// /}
-    if ! grep -qE ": (test_)?${id}_" <<<"$tests"; then
+    if ! grep -qiE ": (test_)?${id}_" <<<"$tests"; then
         echo "$page: expected a test of row $id whose name begins with it"
         status=1
     fi
-done < <(grep -E '^\| [SNR][0-9]+ \|' "$page")
+done < <(grep -E '^\| [SNRF][0-9]+ \|' "$page")
+# No row of the specification is left out.
+for id in A{1..12} C{1..3}; do
+    if ! grep -qE "^\| $id \|" "$page"; then
+        echo "$page: expected a promise of row $id, and its test"
+        status=1
+    fi
+done
 exit $status
