@@ -69,12 +69,12 @@ typedef struct overlap_needs {
     int prefetch; /* 0: no gather lies beside the compute */
     double forward_ms, backward_ms;
     double forward_gathers_ms, backward_gathers_ms, first_gather_ms;
-    double reduces_ms, last_reduce_ms;
+    double reduces_ms, first_reduce_ms, last_reduce_ms;
     double replicates_ms, last_replicate_ms;
 } overlap_needs;
 
 typedef struct overlap_bound {
-    double forward_ms, backward_ms; /* the step: their sum; NAN when it is not known */
+    double forward_ms, backward_ms, step_ms; /* NAN when it is not known */
 } overlap_bound;
 
 /* Medians over the runs, of the slowest rank. */
@@ -103,6 +103,8 @@ overlap_case overlap_case_at(const overlap_options *o, int i);
 
 /* ---- overlap_bound.c ---- */
 
+/* Of one rank. That of all is the largest of each, for ranks wait for each other in groups alone:
+ * what one needs in forward and another in backward does not add up. */
 overlap_bound overlap_bound_of(const overlap_needs *needs);
 /* What is put before each collective of a unit by --comm-ms and --inject on a rank, in us, when the
  * unit has so many on that stream: --comm-ms of the stream, and by --inject up to as much again. */

@@ -33,11 +33,12 @@ static double backward_bound(const overlap_needs *needs) {
         bound += needs->backward_gathers_ms;
     bound = max(bound, needs->backward_gathers_ms + one + tail);
     bound = max(bound, one + needs->reduces_ms + needs->last_replicate_ms);
-    return max(bound, one + needs->reduces_ms / needs->n_units + needs->replicates_ms);
+    return max(bound, one + needs->first_reduce_ms + needs->replicates_ms);
 }
 
 overlap_bound overlap_bound_of(const overlap_needs *needs) {
-    return (overlap_bound){forward_bound(needs), backward_bound(needs)};
+    const double forward_ms = forward_bound(needs), backward_ms = backward_bound(needs);
+    return (overlap_bound){forward_ms, backward_ms, forward_ms + backward_ms};
 }
 
 /* splitmix64. */

@@ -22,14 +22,16 @@ typedef enum metric {
     M_COLLECTIVE,
     M_FORWARD_COMPUTE,
     M_BACKWARD_COMPUTE,
-    M_FORWARD_GATHERS,
+    M_WRONG,      /* elements */
+    N_OF_SLOWEST, /* of all above the slowest rank's counts, of those below each rank's own */
+    M_FORWARD_GATHERS = N_OF_SLOWEST,
     M_BACKWARD_GATHERS,
     M_FIRST_GATHER,
     M_REDUCES,
+    M_FIRST_REDUCE,
     M_LAST_REDUCE,
     M_REPLICATES,
     M_LAST_REPLICATE,
-    M_WRONG, /* elements */
     N_METRICS
 } metric;
 

@@ -105,9 +105,11 @@ static hp_status parse_mesh(const char *word, int i, overlap_options *o) {
     const long n_replicas = strtol(word, &end, 10);
     const long n_shards = *end == 'x' ? strtol(end + 1, &end, 10) : 0;
     if (*end || n_replicas < 1 || n_shards < 1 || n_replicas > OVERLAP_MOST_RANKS ||
-        n_shards > OVERLAP_MOST_RANKS)
+        n_shards > OVERLAP_MOST_RANKS || n_replicas * n_shards > OVERLAP_MOST_RANKS)
         return fail(HP_ERR_ARGUMENT,
-                    "expected --mesh to be replicas x shards, like 2x4, given \"%s\"", word);
+                    "expected --mesh to be replicas x shards, like 2x4, of at most %d ranks, given "
+                    "\"%s\"",
+                    OVERLAP_MOST_RANKS, word);
     o->meshes[i] = (overlap_mesh){(int)n_replicas, (int)n_shards};
     return HP_OK;
 }
@@ -238,6 +240,12 @@ static hp_status check_together(const overlap_options *o) {
         return fail(HP_ERR_ARGUMENT,
                     "expected --width to be at least 4 bytes for each of %d parameters, given %llu",
                     o->n_params, (unsigned long long)o->width_bytes);
+    if (!(o->times.reduce_ms <= PARSE_MOST_MS))
+        return fail(
+            HP_ERR_ARGUMENT,
+            "expected reduce-scatters of at most %d ms, which --comm-ms G, --compute-ms F,B "
+            "make G B/F = %g ms; give R too",
+            PARSE_MOST_MS, o->times.reduce_ms);
     if (o->trace && (o->preset || overlap_n_cases(o) > 1))
         return fail(HP_ERR_ARGUMENT, "expected one case with --trace, given more");
     if (o->trace && o->is_virtual)

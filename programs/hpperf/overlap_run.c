@@ -51,12 +51,12 @@ static void add_serial(campaign *c, const overlap_case *what) {
 
 /* ---- runs ---- */
 
-/* The slowest rank's. */
+/* The needs of collectives stay those of this rank, which belong together. */
 static hp_status one_step(campaign *c, int i, double metrics[N_METRICS]) {
     series *s = &c->all[i];
     TRY(model_step(s->model, metrics));
     TRY(model_look(s->model, s->what.schedule == HP_SERIAL, metrics));
-    return hp_all_reduce(hp_world_group(c->world), metrics, metrics, N_METRICS, HP_FP64, HP_MAX);
+    return hp_all_reduce(hp_world_group(c->world), metrics, metrics, N_OF_SLOWEST, HP_FP64, HP_MAX);
 }
 
 static hp_status one_run(campaign *c, int run) {
@@ -103,6 +103,7 @@ static overlap_needs needs_of(const campaign *c, const series *s, const series *
                            .backward_gathers_ms = median_of(c, serial, M_BACKWARD_GATHERS),
                            .first_gather_ms = median_of(c, serial, M_FIRST_GATHER),
                            .reduces_ms = median_of(c, serial, M_REDUCES),
+                           .first_reduce_ms = median_of(c, serial, M_FIRST_REDUCE),
                            .last_reduce_ms = median_of(c, serial, M_LAST_REDUCE),
                            .replicates_ms = median_of(c, serial, M_REPLICATES),
                            .last_replicate_ms = median_of(c, serial, M_LAST_REPLICATE)};
@@ -113,7 +114,24 @@ static bool has_bound(const campaign *c) {
     return !c->o->is_busy || hp_world_local_size(c->world) <= (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-static overlap_result result_of(const campaign *c, const series *s) {
+/* The ranks' own needs and bounds become the largest of each. Collective. */
+static hp_status take_largest(const campaign *c, overlap_result *r) {
+    overlap_needs *n = &r->needs;
+    double *const all[] = {&n->forward_gathers_ms, &n->backward_gathers_ms, &n->first_gather_ms,
+                           &n->reduces_ms,         &n->first_reduce_ms,     &n->last_reduce_ms,
+                           &n->replicates_ms,      &n->last_replicate_ms,   &r->bound.forward_ms,
+                           &r->bound.backward_ms,  &r->bound.step_ms};
+    enum { N = sizeof all / sizeof *all };
+    double largest[N];
+    for (int i = 0; i < N; i++)
+        largest[i] = *all[i];
+    TRY(hp_all_reduce(hp_world_group(c->world), largest, largest, N, HP_FP64, HP_MAX));
+    for (int i = 0; i < N; i++)
+        *all[i] = largest[i];
+    return HP_OK;
+}
+
+static hp_status result_of(const campaign *c, const series *s, overlap_result *out_result) {
     const series *serial = &c->all[find_serial(c, &s->what)];
     overlap_result r = {.mode = s->model->mode,
                         .forward_ms = median_of(c, s, M_FORWARD),
@@ -127,10 +145,14 @@ static overlap_result result_of(const campaign *c, const series *s) {
                         .collective_ms = median_of(c, s, M_COLLECTIVE),
                         .wait_ms = median_of(c, s, M_EXPOSED_UNSHARD),
                         .over_serial = over_serial(c, s, serial)};
-    r.bound = has_bound(c) ? overlap_bound_of(&r.needs) : (overlap_bound){NAN, NAN};
+    r.bound = overlap_bound_of(&r.needs);
+    TRY(take_largest(c, &r));
+    if (!has_bound(c))
+        r.bound = (overlap_bound){NAN, NAN, NAN};
     for (int run = 0; run < c->o->n_runs; run++)
         r.is_wrong |= s->samples[run][M_WRONG] > 0;
-    return r;
+    *out_result = r;
+    return HP_OK;
 }
 
 /* ---- all of it ---- */
@@ -171,7 +193,7 @@ static hp_status measure(campaign *c, const overlap_case *cases, overlap_result 
     for (int run = 0; run < c->o->n_runs; run++)
         TRY(one_run(c, run));
     for (int i = 0; i < c->n_cases; i++)
-        out_results[i] = result_of(c, &c->all[i]);
+        TRY(result_of(c, &c->all[i], &out_results[i]));
     return write_trace(c);
 }
 

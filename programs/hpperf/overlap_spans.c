@@ -56,20 +56,25 @@ static hp_status shortest(const stretch *s, hp_group *group, double *ms) {
 }
 
 /* A unit is known by its name's address. Sums over the operations: all, those that began in
- * forward, those of the first unit in its forward, those of the last unit. */
+ * forward; those of the first unit in the phase that it began in; those of the last unit. */
 typedef struct sums {
     double all, forward, first, last;
 } sums;
+
+static bool is_forward(const hp_span *span, double forward_end_ns) {
+    return (double)span->begin_ns < forward_end_ns;
+}
 
 static sums add_up(const stretch *s, const double *ms, double forward_end_ns) {
     sums sum = {0};
     for (uint64_t i = s->first; i < s->end; i++) {
         const hp_span *span = span_at(s, i);
-        const bool is_forward = (double)span->begin_ns < forward_end_ns;
+        const hp_span *first = span_at(s, s->first);
+        const bool is_early = is_forward(span, forward_end_ns);
         sum.all += ms[i - s->first];
-        if (is_forward)
+        if (is_early)
             sum.forward += ms[i - s->first];
-        if (is_forward && span->detail == span_at(s, s->first)->detail)
+        if (span->detail == first->detail && is_early == is_forward(first, forward_end_ns))
             sum.first += ms[i - s->first];
         if (span->detail == span_at(s, s->end - 1)->detail)
             sum.last += ms[i - s->first];
@@ -100,6 +105,7 @@ static hp_status look_at_needs(const model *m, double metrics[N_METRICS]) {
     metrics[M_BACKWARD_GATHERS] = gathers.all - gathers.forward;
     metrics[M_FIRST_GATHER] = gathers.first;
     metrics[M_REDUCES] = reduces.all;
+    metrics[M_FIRST_REDUCE] = reduces.first;
     metrics[M_LAST_REDUCE] = reduces.last;
     metrics[M_REPLICATES] = replicates.all;
     metrics[M_LAST_REPLICATE] = replicates.last;

@@ -256,7 +256,8 @@ static void find_latest(const virtual_case *v, uint64_t i) {
 }
 
 static void add_need(overlap_needs *n, const hp_op *op, bool is_forward, bool is_first, double ms) {
-    const bool is_last = op->unit == 0; /* of the backward */
+    const bool is_last = op->unit == 0; /* of the backward, which the last unit begins */
+    const bool is_first_of_backward = op->unit + 1 == (uint32_t)n->n_units;
     switch (op->stream) {
     case HP_STREAM_UNSHARD:
         *(is_forward ? &n->forward_gathers_ms : &n->backward_gathers_ms) += ms;
@@ -264,6 +265,7 @@ static void add_need(overlap_needs *n, const hp_op *op, bool is_forward, bool is
         break;
     case HP_STREAM_REDUCE:
         n->reduces_ms += ms;
+        n->first_reduce_ms += is_first_of_backward ? ms : 0;
         n->last_reduce_ms += is_last ? ms : 0;
         break;
     case HP_STREAM_REPLICATE:
@@ -281,6 +283,7 @@ static void take_worst(overlap_needs *worst, const overlap_needs *n) {
     worst->backward_gathers_ms = max(worst->backward_gathers_ms, n->backward_gathers_ms);
     worst->first_gather_ms = max(worst->first_gather_ms, n->first_gather_ms);
     worst->reduces_ms = max(worst->reduces_ms, n->reduces_ms);
+    worst->first_reduce_ms = max(worst->first_reduce_ms, n->first_reduce_ms);
     worst->last_reduce_ms = max(worst->last_reduce_ms, n->last_reduce_ms);
     worst->replicates_ms = max(worst->replicates_ms, n->replicates_ms);
     worst->last_replicate_ms = max(worst->last_replicate_ms, n->last_replicate_ms);
@@ -310,19 +313,30 @@ static void add_up_needs(const virtual_case *v, overlap_needs *needs) {
     }
 }
 
-static hp_status find_needs(const virtual_case *v, overlap_needs *out_needs) {
-    overlap_needs worst = {.n_units = v->o->n_units,
-                           .prefetch = v->o->prefetch,
-                           .forward_ms = v->o->times.forward_ms * v->o->n_units,
-                           .backward_ms = v->o->times.backward_ms * v->o->n_units};
+static void take_larger(overlap_bound *bound, const overlap_bound *of_rank) {
+    bound->forward_ms = max(bound->forward_ms, of_rank->forward_ms);
+    bound->backward_ms = max(bound->backward_ms, of_rank->backward_ms);
+    bound->step_ms = max(bound->step_ms, of_rank->step_ms);
+}
+
+static hp_status find_needs(virtual_case *v) {
+    const overlap_needs compute = {.n_units = v->o->n_units,
+                                   .prefetch = v->o->prefetch,
+                                   .forward_ms = v->o->times.forward_ms * v->o->n_units,
+                                   .backward_ms = v->o->times.backward_ms * v->o->n_units};
     overlap_needs *needs = calloc(v->job.n_ranks, sizeof *needs);
     if (!needs)
         return fail(HP_ERR_MEMORY, "expected memory for %u ranks", v->job.n_ranks);
-    add_up_needs(v, needs);
     for (uint32_t rank = 0; rank < v->job.n_ranks; rank++)
-        take_worst(&worst, &needs[rank]);
+        needs[rank] = compute;
+    add_up_needs(v, needs);
+    v->result.needs = compute;
+    for (uint32_t rank = 0; rank < v->job.n_ranks; rank++) {
+        const overlap_bound bound = overlap_bound_of(&needs[rank]);
+        take_worst(&v->result.needs, &needs[rank]);
+        take_larger(&v->result.bound, &bound);
+    }
     free(needs);
-    *out_needs = worst;
     return HP_OK;
 }
 
@@ -344,8 +358,8 @@ static void release(virtual_case *v) {
     hp_mesh_destroy(v->mesh);
 }
 
-static hp_status run(const overlap_options *o, const overlap_case *what, overlap_result *out_result,
-                     overlap_needs *out_needs) {
+static hp_status run(const overlap_options *o, const overlap_case *what,
+                     overlap_result *out_result) {
     virtual_case v = {.o = o, .what = *what, .job = HP_JOB_INIT};
     hp_status status = make_plan(&v);
     if (status >= 0)
@@ -353,7 +367,7 @@ static hp_status run(const overlap_options *o, const overlap_case *what, overlap
     for (uint32_t rank = 0; status >= 0 && rank < v.job.n_ranks; rank++)
         look_at_times(&v, rank);
     if (status >= 0)
-        status = find_needs(&v, out_needs);
+        status = find_needs(&v);
     if (status >= 0)
         *out_result = v.result;
     release(&v);
@@ -365,12 +379,11 @@ hp_status overlap_virtual(const overlap_options *o, const overlap_case *cases, i
     for (int i = 0; i < n; i++) {
         overlap_case serial_case = cases[i];
         overlap_result serial = {0}, result = {0};
-        overlap_needs needs, unused;
         serial_case.schedule = HP_SERIAL;
-        TRY(run(o, &serial_case, &serial, &needs));
-        TRY(run(o, &cases[i], &result, &unused));
-        result.needs = needs;
-        result.bound = overlap_bound_of(&needs);
+        TRY(run(o, &serial_case, &serial));
+        TRY(run(o, &cases[i], &result));
+        result.needs = serial.needs;
+        result.bound = serial.bound;
         result.over_serial = result.step_ms / serial.step_ms;
         out_results[i] = result;
     }

@@ -14,7 +14,7 @@ hp_status parse_count(const char *name, const char *text, uint64_t least, uint64
     char *end = NULL;
     errno = 0;
     const unsigned long long value = strtoull(text, &end, 10);
-    if (errno || end == text || *end || *text == '-' || value < least || value > most)
+    if (errno || *text < '0' || *text > '9' || *end || value < least || value > most)
         return fail(HP_ERR_ARGUMENT,
                     "expected %s to be a whole number from %llu to %llu, given "
                     "\"%s\"",
@@ -70,7 +70,7 @@ hp_status parse_ms_list(const char *name, const char *text, int most, double *ou
     for (int n = 0; n < most && n < (int)(sizeof found / sizeof *found); n++) {
         char *end = NULL;
         found[n] = strtod(at, &end);
-        if (end == at || !(found[n] >= 0 && found[n] <= 60e3))
+        if (end == at || !(found[n] >= 0 && found[n] <= PARSE_MOST_MS))
             break;
         if (*end == '\0') {
             *out_n = n + 1;
@@ -82,6 +82,6 @@ hp_status parse_ms_list(const char *name, const char *text, int most, double *ou
         at = end + 1;
     }
     return fail(HP_ERR_ARGUMENT,
-                "expected %s to be 1 to %d times from 0 to 60000 ms, with commas, given \"%s\"",
-                name, most, text);
+                "expected %s to be 1 to %d times from 0 to %d ms, with commas, given \"%s\"", name,
+                most, PARSE_MOST_MS, text);
 }

@@ -18,6 +18,7 @@ hp_status parse_bytes(const char *name, const char *text, uint64_t *out);
 hp_status parse_flag(const char *name, const char *text, const char *no, const char *yes,
                      bool *out);
 hp_status parse_pin(const char *text, pin *out);
+enum { PARSE_MOST_MS = 60000 };
 /* Milliseconds, 0 to `most` of them, separated by commas: at least one. *out_n: how many. */
 hp_status parse_ms_list(const char *name, const char *text, int most, double *out, int *out_n);
 

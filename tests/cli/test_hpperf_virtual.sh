@@ -52,6 +52,22 @@ first=$(grep '"scenario-1", "schedule": "serial"' "$scratch/seed")
 split=$(grep '"follow-up-4", "schedule": "full"' "$scratch/seed")
 [ "$(field collective_ms <<<"$split")" = 1847.0000 ] || fail "gathers of 1847 ms, given $split"
 
+# Nothing is faster than its bound, though ranks are delayed differently.
+"$hpperf" overlap --virtual --json --comm all --schedule all --mesh 4x2,2x4 --units 4 --params 1 \
+    --prefetch 3 --compute-ms 0,0.1 --comm-ms 5,16,0 --inject 511 >"$scratch/injected"
+"$hpperf" overlap --virtual --json --comm all --schedule all --mesh 4x2,8x1 --units 3 \
+    --compute-ms 0 --comm-ms 1,20,25 --inject 815 >>"$scratch/injected"
+while read -r row; do
+    awk -v step="$(field step_ms <<<"$row")" -v bound="$(field bound_ms <<<"$row")" \
+        'BEGIN { exit step + 0.001 < bound }' || fail "a step not below its bound, given $row"
+done <"$scratch/injected"
+
+# What is put together from other times has their limit too.
+! "$hpperf" overlap --virtual --compute-ms 1e-300,60000 --comm-ms 60000 2>"$scratch/error" || fail "an error"
+grep -q 'expected reduce-scatters of at most 60000 ms' "$scratch/error" || fail "a limit, given $(cat "$scratch/error")"
+! "$hpperf" overlap --virtual --mesh 1024x1024 2>"$scratch/error" || fail "an error"
+grep -q 'of at most 1024 ranks' "$scratch/error" || fail "a limit, given $(cat "$scratch/error")"
+
 # A seed is a seed; another one is another run; and what cannot be is refused.
 run() { "$hpperf" overlap --virtual --json --inject "$1"; }
 [ "$(run 3)" = "$(run 3)" ] || fail "the same times from the same seed"
