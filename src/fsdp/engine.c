@@ -41,7 +41,8 @@ hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config, hp_fsdp **
     hp_status status = HP_OK;
     if (!hpi_fsdp_is_virtual(fsdp)) {
         status = hpi_fsdp_take_meeting(fsdp);
-        status = status ? status : hpi_fsdp_take_groups(fsdp);
+        const hp_status taken = hpi_fsdp_take_groups(fsdp); /* in any case: ranks count groups */
+        status = status ? status : taken;
         status = status ? status : hpi_fsdp_warm_up(fsdp);
     }
     if (status) {

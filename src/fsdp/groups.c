@@ -13,20 +13,25 @@
 #include "../world/world.h"
 #include <hyperparallel/coll.h>
 
-static hp_status duplicate(hp_group *of, const char *name, hp_group **out_group) {
-    HP_TRY(hp_group_duplicate(of, out_group));
-    hpi_group_set_name(*out_group, name);
-    return HP_OK;
+/* `before`: of those that came before it; a failure of one of these is what is returned. */
+static hp_status duplicate(hp_group *of, const char *name, hp_group **out_group, hp_status before) {
+    hp_error error;
+    hp_last_error_get(&error);
+    const hp_status status = hp_group_duplicate(of, out_group);
+    if (status == HP_OK)
+        hpi_group_set_name(*out_group, name);
+    return before < 0 ? hpi_error_set(&error) : status;
 }
 
+/* All of them, where one cannot be had too: ranks count the groups that they make, and the next one
+ * of this rank must not be taken for one that the others have made already. */
 hp_status hpi_fsdp_take_groups(hp_fsdp *fsdp) {
-    const int shard_dim = hp_mesh_n_dims(fsdp->mesh) - 1;
-    hp_group *shard = hp_mesh_group(fsdp->mesh, shard_dim);
-    HP_TRY(duplicate(shard, "unshard", &fsdp->shard));
-    HP_TRY(duplicate(shard, "reduce", &fsdp->reduce));
+    hp_group *shard = hp_mesh_group(fsdp->mesh, hp_mesh_n_dims(fsdp->mesh) - 1);
+    hp_status status = duplicate(shard, "unshard", &fsdp->shard, HP_OK);
+    status = duplicate(shard, "reduce", &fsdp->reduce, status);
     if (fsdp->n_replicas > 1)
-        HP_TRY(duplicate(hp_mesh_group(fsdp->mesh, 0), "replicate", &fsdp->replicate));
-    return duplicate(hp_world_group(fsdp->world), "fsdp", &fsdp->all);
+        status = duplicate(hp_mesh_group(fsdp->mesh, 0), "replicate", &fsdp->replicate, status);
+    return duplicate(hp_world_group(fsdp->world), "fsdp", &fsdp->all, status);
 }
 
 hp_status hpi_fsdp_warm_up(hp_fsdp *fsdp) {
@@ -75,9 +80,15 @@ struct hpi_meeting {
 
 hp_status hpi_fsdp_take_meeting(hp_fsdp *fsdp) {
     const size_t bytes = (size_t)hp_world_size(fsdp->world) * N_WORDS * sizeof(uint64_t);
+    hp_group *group = NULL;
+    const hp_status status = duplicate(hp_world_group(fsdp->world), "reset", &group, HP_OK);
     fsdp->meeting = hpi_alloc(1, sizeof *fsdp->meeting + bytes);
-    return fsdp->meeting ? duplicate(hp_world_group(fsdp->world), "reset", &fsdp->meeting->group)
-                         : HP_ERR_MEMORY;
+    if (!fsdp->meeting) {
+        hp_group_destroy(group);
+        return HP_ERR_MEMORY;
+    }
+    fsdp->meeting->group = group;
+    return status;
 }
 
 void hpi_fsdp_drop_meeting(hp_fsdp *fsdp) {

@@ -395,6 +395,33 @@ static void test_after_a_death(void **state) {
     ranks_run(2, RANKS_PROCESSES, after_a_death, &job);
 }
 
+/* Rank 0's k-th allocation fails, for every k: all ranks are told, and the next reset goes well. */
+static void without_memory(hp_world *world, void *argument) {
+    const struct job *job = argument;
+    struct bench b;
+    hp_status status = HP_ERR_MEMORY;
+    set_up(&b, world, job);
+    for (uint64_t k = 1; status < 0; k++) {
+        expect_told(&b, hp_fsdp_begin(b.fsdp, HP_SYNC));
+        hpi_alloc_fail_after(b.rank == 0 ? k : 0);
+        status = hp_fsdp_reset(b.fsdp);
+        hpi_alloc_fail_after(0);
+        RANK_CHECK(status == HP_OK || status == HP_ERR_MEMORY);
+        RANK_CHECK(status < 0 || k > 10); /* it does take memory */
+        RANK_OK(hp_fsdp_reset(b.fsdp));
+    }
+    step(&b, 0);
+    const uint64_t sum = digest(&b);
+    tear_down(&b);
+    RANK_CHECK(sum == undisturbed(world, job, 1));
+}
+
+static void test_without_memory(void **state) {
+    (void)state;
+    struct job job = {.sizes = {2, 1}, .record = 1};
+    ranks_run(2, RANKS_PROCESSES, without_memory, &job);
+}
+
 /* ---- between passes ---------------------------------------------------------------------- */
 
 /* The others are in a call of all ranks; then two have other weights. */
@@ -517,12 +544,12 @@ static void test_again_and_again(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_left_anywhere),   cmocka_unit_test(test_left_apart),
-        cmocka_unit_test(test_left_by_one),     cmocka_unit_test(test_left_behind),
-        cmocka_unit_test(test_replayed_steps),  cmocka_unit_test(test_modes),
-        cmocka_unit_test(test_after_errors),    cmocka_unit_test(test_timeouts),
-        cmocka_unit_test(test_after_a_death),   cmocka_unit_test(test_between_passes),
-        cmocka_unit_test(test_again_and_again),
+        cmocka_unit_test(test_left_anywhere),  cmocka_unit_test(test_left_apart),
+        cmocka_unit_test(test_left_by_one),    cmocka_unit_test(test_left_behind),
+        cmocka_unit_test(test_replayed_steps), cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_after_errors),   cmocka_unit_test(test_timeouts),
+        cmocka_unit_test(test_after_a_death),  cmocka_unit_test(test_without_memory),
+        cmocka_unit_test(test_between_passes), cmocka_unit_test(test_again_and_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
