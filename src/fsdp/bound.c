@@ -17,10 +17,6 @@ typedef struct need {
     uint64_t gathered, full_gradients, gather, pack;
 } need;
 
-static uint64_t up(uint64_t bytes, uint64_t to) {
-    return hpi_ceil_div(bytes, to) * to;
-}
-
 /* Elements of a parameter, or of one rank's rows of it, the last rank's padding included. */
 static uint64_t count(const hpi_param *p, uint64_t n_shards) {
     uint64_t n = 1;
@@ -37,34 +33,35 @@ static void add_rows(const hp_fsdp *fsdp, const hpi_param *p, need *n) {
     const uint64_t parts = is_cut ? (uint64_t)fsdp->n_shards : 1, mine = count(p, parts);
     const uint64_t data = hp_dtype_size(p->data_dtype), master = hp_dtype_size(p->master);
     const uint64_t grad = hp_dtype_size(p->grad_dtype);
-    n->shards += up(mine * master, PIECE);
+    n->shards += hpi_align_up(mine * master, PIECE);
     const bool is_cast =
         p->data_dtype != p->master && !(is_cut && hpi_mode_is_fused(fsdp->config.mode));
-    n->casts += is_cast ? up(mine * data, PIECE) : 0; /* fused modes cast when they pack */
-    n->gathered += is_cut ? up(parts * mine * data, PIECE) : 0;
-    n->gather += is_cut ? parts * up(mine * data, PIECE) : 0;
+    n->casts +=
+        is_cast ? hpi_align_up(mine * data, PIECE) : 0; /* fused modes cast when they pack */
+    n->gathered += is_cut ? hpi_align_up(parts * mine * data, PIECE) : 0;
+    n->gather += is_cut ? parts * hpi_align_up(mine * data, PIECE) : 0;
     if (p->is_frozen)
         return;
-    n->optimizer += 2 * up(mine * master, PIECE);
-    n->gradient_shards += up(mine * master, SLICE);
+    n->optimizer += 2 * hpi_align_up(mine * master, PIECE);
+    n->gradient_shards += hpi_align_up(mine * master, SLICE);
     if (fsdp->n_shards == 1 && p->grad_dtype == p->master)
         return; /* written where they stay */
-    n->full_gradients += up(parts * mine * grad, PIECE);
-    n->pack += parts * up(mine * master, ROW) / master * grad;
+    n->full_gradients += hpi_align_up(parts * mine * grad, PIECE);
+    n->pack += parts * hpi_align_up(mine * master, ROW) / master * grad;
 }
 
 /* Of a parameter in a flat segment, which begins at a multiple of PIECE elements; its cut at one of
  * ROW. */
 static void add_flat(const hp_fsdp *fsdp, const hpi_param *p, need *n) {
     const uint64_t parts = (uint64_t)fsdp->n_shards;
-    const uint64_t mine = up(hpi_ceil_div(up(count(p, 1), PIECE), parts), ROW);
+    const uint64_t mine = hpi_align_up(hpi_ceil_div(hpi_align_up(count(p, 1), PIECE), parts), ROW);
     const uint64_t data = hp_dtype_size(p->data_dtype), master = hp_dtype_size(p->master);
     n->shared += mine * data;
     n->shards += p->data_dtype != p->master ? mine * master : 0;
     if (p->is_frozen)
         return;
     n->optimizer += 2 * mine * master;
-    n->gradient_shards += up(mine * master, SLICE);
+    n->gradient_shards += hpi_align_up(mine * master, SLICE);
     n->full_gradients += parts * mine * hp_dtype_size(p->grad_dtype);
 }
 
@@ -86,8 +83,9 @@ static need need_of(const hp_fsdp *fsdp, const hp_unit *unit) {
 /* What stays, of a unit: each kind is a buffer of its own, of whole slices. */
 static uint64_t kept(const hp_unit *unit, const need *n) {
     const uint64_t own_storage = hpi_unit_is_resharded(unit) ? 0 : n->gathered;
-    return up(n->shards, SLICE) + up(n->casts, SLICE) + up(n->shared, SLICE) +
-           up(n->gradient_shards, SLICE) + up(n->optimizer, SLICE) + up(own_storage, SLICE);
+    return hpi_align_up(n->shards, SLICE) + hpi_align_up(n->casts, SLICE) +
+           hpi_align_up(n->shared, SLICE) + hpi_align_up(n->gradient_shards, SLICE) +
+           hpi_align_up(n->optimizer, SLICE) + hpi_align_up(own_storage, SLICE);
 }
 
 uint64_t hpi_fsdp_bound(const hp_fsdp *fsdp) {
@@ -107,9 +105,9 @@ uint64_t hpi_fsdp_bound(const hp_fsdp *fsdp) {
         n_gathered++;
     }
     const uint64_t depth = fsdp->config.schedule == HP_SERIAL ? 0 : (uint64_t)fsdp->config.prefetch;
-    total += hpi_min(n_gathered, 1 + depth) * up(most.gathered, SLICE);
-    total += hpi_min(n_trainable, 2) * up(most.full_gradients, SLICE);
+    total += hpi_min(n_gathered, 1 + depth) * hpi_align_up(most.gathered, SLICE);
+    total += hpi_min(n_trainable, 2) * hpi_align_up(most.full_gradients, SLICE);
     if (hpi_mode_is_fused(fsdp->config.mode) && fsdp->n_shards > 1)
-        total += up(most.gather, SLICE) + up(most.pack, SLICE);
+        total += hpi_align_up(most.gather, SLICE) + hpi_align_up(most.pack, SLICE);
     return total;
 }

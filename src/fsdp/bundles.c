@@ -7,20 +7,15 @@
  * zeroed, because they are summed with the rest and buckets' padding stays zero for ever.
  */
 #include "bundles.h"
+#include "buffers.h"
 
 enum { LINE = 64, SECTION_ALIGNMENT = 512, ROW_ALIGNMENT = 128 };
-
-static uint64_t append(uint64_t *end, uint64_t bytes, uint64_t alignment) {
-    const uint64_t at = hpi_align_up(*end, alignment);
-    *end = at + bytes;
-    return at;
-}
 
 /* ---- layout ------------------------------------------------------------------------------ */
 
 /* Rows of `row_bytes` at the end of what has `end` bytes so far. */
 static void place_rows(const hp_fsdp *fsdp, hpi_plan_bundle *b, uint64_t row_bytes, uint64_t *end) {
-    b->begin = append(end, row_bytes * (uint64_t)fsdp->n_shards, LINE);
+    b->begin = hpi_append(end, row_bytes * (uint64_t)fsdp->n_shards, LINE);
     b->end = *end;
     b->own_begin = b->begin + (uint64_t)fsdp->shard_rank * row_bytes;
     b->own_end = b->own_begin + row_bytes;
@@ -32,7 +27,7 @@ static void lay_out_gather(hp_unit *unit, hp_dtype dtype, const hpi_plan_param *
     for (uint32_t j = 0; j < out->n_params; j++) {
         hpi_param *p = &unit->params[params[j].param];
         if (params[j].is_gathered && p->data_dtype == dtype)
-            p->row_offset = append(&row, p->layout.shard_elements * hp_dtype_size(dtype), 1);
+            p->row_offset = hpi_append(&row, p->layout.shard_elements * hp_dtype_size(dtype), 1);
     }
     if (!row)
         return;
@@ -41,7 +36,7 @@ static void lay_out_gather(hp_unit *unit, hp_dtype dtype, const hpi_plan_param *
     row = hpi_align_up(row, LINE);
     b->dtype = (uint8_t)dtype;
     place_rows(unit->fsdp, b, row, &out->gather_bytes);
-    b->pack_begin = append(&pack_end, row, LINE);
+    b->pack_begin = hpi_append(&pack_end, row, LINE);
     b->pack_end = pack_end;
     out->storage_bytes = hpi_max(out->storage_bytes, pack_end);
 }
@@ -56,7 +51,7 @@ static void lay_out_scatter(hp_unit *unit, hp_dtype dtype, hpi_plan_param *param
         hpi_param *p = &unit->params[params[j].param];
         if (params[j].route != HPI_ROUTE_REDUCE_SCATTER || p->grad_dtype != dtype)
             continue;
-        p->bucket_offset = append(&end, p->layout.shard_elements * sum_bytes, LINE);
+        p->bucket_offset = hpi_append(&end, p->layout.shard_elements * sum_bytes, LINE);
         params[j].bucket_begin = p->bucket_offset;
         params[j].bucket_end = end;
         p->row_grad_offset = (p->bucket_offset - begin) / sum_bytes * hp_dtype_size(dtype);
@@ -83,7 +78,7 @@ void hpi_bundles_lay_out(hp_unit *unit, hpi_plan_param *params, hpi_plan_unit *o
         if (params[j].route != HPI_ROUTE_ALL_REDUCE)
             continue;
         params[j].pack_begin =
-            append(&out->pack_bytes, params[j].grad_end - params[j].grad_begin, LINE);
+            hpi_append(&out->pack_bytes, params[j].grad_end - params[j].grad_begin, LINE);
         params[j].pack_end = out->pack_bytes;
     }
 }
@@ -124,14 +119,14 @@ static void spread(const hpi_param *p, size_t bytes, uint64_t shard, const unsig
                    unsigned char *full) {
     const stripe s = stripe_of(p, bytes);
     for (uint64_t o = 0; o < p->layout.outer; o++)
-        memcpy(full + o * s.stride + shard * s.run, row + o * s.run, s.run);
+        hpi_copy(full + o * s.stride + shard * s.run, row + o * s.run, s.run);
 }
 
 static void collect(const hpi_param *p, size_t bytes, uint64_t shard, const unsigned char *full,
                     unsigned char *row) {
     const stripe s = stripe_of(p, bytes);
     for (uint64_t o = 0; o < p->layout.outer; o++)
-        memcpy(row + o * s.run, full + o * s.stride + shard * s.run, s.run);
+        hpi_copy(row + o * s.run, full + o * s.stride + shard * s.run, s.run);
 }
 
 /* ---- parameters -------------------------------------------------------------------------- */
@@ -150,8 +145,8 @@ hp_status hpi_run_pack(void *context, const hp_op *op) {
 }
 
 hp_status hpi_run_copy(void *context, const hp_op *op) {
-    memcpy(hpi_bound(context, &op->writes[0]), hpi_bound(context, &op->reads[0]),
-           op->reads[0].end - op->reads[0].begin);
+    hpi_copy(hpi_bound(context, &op->writes[0]), hpi_bound(context, &op->reads[0]),
+             op->reads[0].end - op->reads[0].begin);
     return HP_OK;
 }
 
@@ -207,7 +202,7 @@ hp_status hpi_run_pack_grads(void *context, const hp_op *op) {
     for (uint32_t j = 0; j < s.plan->n_params; j++) {
         const hpi_plan_param *p = &s.plan->params[j];
         if (p->route == HPI_ROUTE_ALL_REDUCE)
-            memcpy(packed + p->pack_begin, grads + p->grad_begin, p->grad_end - p->grad_begin);
+            hpi_copy(packed + p->pack_begin, grads + p->grad_begin, p->grad_end - p->grad_begin);
     }
     return HP_OK;
 }

@@ -201,7 +201,8 @@ static void issue_replicate(hpi_plan *plan, uint32_t unit) {
         plan->units[unit].replicated[b] = 0;
         if (!description->bucket[b].buffer)
             continue;
-        hp_op *op = hpi_emit_collective(plan, 2, HP_STREAM_REPLICATE, HPI_COMM_REPLICATE, unit);
+        hp_op *op = hpi_emit_collective(plan, HPI_OP_ALL_REDUCE, HP_STREAM_REPLICATE,
+                                        HPI_COMM_REPLICATE, unit);
         op->dtype = b ? HP_FP64 : HP_FP32;
         op->wire = b ? HP_FP64 : (uint8_t)plan->config->replicate_wire;
         op->reads[0] = op->writes[0] = description->bucket[b];

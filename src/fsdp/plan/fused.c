@@ -40,7 +40,8 @@ static void emit_pack(hpi_plan *plan, uint32_t unit, const hpi_plan_bundle *b, h
 
 static hp_event emit_gather(hpi_plan *plan, uint32_t unit, const hpi_plan_bundle *b, hp_ref whole,
                             hp_ref row) {
-    hp_op *op = hpi_emit_collective(plan, 0, HP_STREAM_UNSHARD, HPI_COMM_UNSHARD, unit);
+    hp_op *op =
+        hpi_emit_collective(plan, HPI_OP_ALL_GATHER, HP_STREAM_UNSHARD, HPI_COMM_UNSHARD, unit);
     op->dtype = op->wire = b->dtype;
     op->reads[0] = row;
     op->writes[0] = hpi_ref_piece(whole, b->begin, b->end);
@@ -102,7 +103,8 @@ static hp_op *emit_reductions(hpi_plan *plan, uint32_t unit, hp_ref packed) {
     for (uint32_t i = 0; i < description->n_scatters; i++) {
         const hpi_plan_bundle *b = &description->scatters[i];
         const hp_ref bucket = description->bucket[b->bucket];
-        op = emit_reduction(plan, unit, 1, b->dtype, hpi_ref_piece(packed, b->begin, b->end),
+        op = emit_reduction(plan, unit, HPI_OP_REDUCE_SCATTER, b->dtype,
+                            hpi_ref_piece(packed, b->begin, b->end),
                             hpi_ref_piece(bucket, b->bucket_begin, b->bucket_end));
     }
     for (uint32_t j = 0; j < description->n_params; j++) {
@@ -110,7 +112,7 @@ static hp_op *emit_reductions(hpi_plan *plan, uint32_t unit, hp_ref packed) {
         if (p->route != HPI_ROUTE_ALL_REDUCE)
             continue;
         const hp_ref bucket = description->bucket[p->bucket];
-        op = emit_reduction(plan, unit, 2, p->grad_dtype,
+        op = emit_reduction(plan, unit, HPI_OP_ALL_REDUCE, p->grad_dtype,
                             hpi_ref_piece(packed, p->pack_begin, p->pack_end),
                             hpi_ref_piece(bucket, p->bucket_begin, p->bucket_end));
         op->param = p->param;

@@ -3,7 +3,8 @@
  * fsdp/plan/inside.h - the state of a plan and how operations are appended, for this folder alone.
  *
  * plan.c starts and ends passes, forward.c brings parameters and takes them back, backward.c takes
- * gradients to their buckets; what a mode does in its own way has a file of its own, per_param.c.
+ * gradients to their buckets; what a mode does in its own way has a file of its own: per_param.c,
+ * fused.c, mapped.c.
  * Every function appends operations to plan->ops and changes the state; nothing else. Waiting is an
  * operation too (HPI_OP_WAIT on the compute stream), so the list says all: what is issued, what is
  * waited for, when memory begins and ends a life.

@@ -15,7 +15,8 @@ void hpi_per_param_gather(hpi_plan *plan, uint32_t unit, hp_event allocated) {
         const hpi_plan_param *p = &description->params[j];
         if (!p->is_gathered)
             continue;
-        hp_op *op = hpi_emit_collective(plan, 0, HP_STREAM_UNSHARD, HPI_COMM_UNSHARD, unit);
+        hp_op *op =
+            hpi_emit_collective(plan, HPI_OP_ALL_GATHER, HP_STREAM_UNSHARD, HPI_COMM_UNSHARD, unit);
         op->param = p->param;
         op->dtype = op->wire = p->dtype;
         op->blocks = p->blocks;
@@ -39,7 +40,8 @@ static hp_event emit_route(hpi_plan *plan, uint32_t unit, const hpi_plan_param *
     if (p->route == HPI_ROUTE_CONVERT) {
         op = hpi_emit(plan, HPI_OP_CONVERT, HP_STREAM_COMPUTE, unit);
     } else {
-        op = hpi_emit_collective(plan, p->route == HPI_ROUTE_REDUCE_SCATTER ? 1 : 2,
+        const bool is_cut = p->route == HPI_ROUTE_REDUCE_SCATTER;
+        op = hpi_emit_collective(plan, is_cut ? HPI_OP_REDUCE_SCATTER : HPI_OP_ALL_REDUCE,
                                  HP_STREAM_REDUCE, HPI_COMM_REDUCE, unit);
         hpi_wait_for(op, computed);
         u->grad_drained = hpi_drained(op->id);

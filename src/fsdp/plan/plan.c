@@ -29,7 +29,8 @@ hp_op *hpi_emit(hpi_plan *plan, uint16_t kind, uint16_t stream, uint32_t unit) {
 }
 
 void hpi_wait_for(hp_op *op, hp_event event) {
-    if (event && op->n_waits < HP_OP_WAITS)
+    assert(op->n_waits < HP_OP_WAITS);
+    if (event)
         op->waits[op->n_waits++] = event;
 }
 

@@ -22,7 +22,10 @@
 
 /* Operation kinds: the collectives of coll first, then these. */
 enum {
-    HPI_OP_BARRIER = 3,   /* HPI_KIND_BARRIER */
+    HPI_OP_ALL_GATHER = 0,
+    HPI_OP_REDUCE_SCATTER,
+    HPI_OP_ALL_REDUCE,
+    HPI_OP_BARRIER,
     HPI_OP_ALLOCATE,      /* writes[0] is a new life of a buffer */
     HPI_OP_RELEASE,       /* reads[0] is the life that ends */
     HPI_OP_WAIT,          /* nothing but its waits */
