@@ -269,8 +269,10 @@ static inline void play_forward(fsdp_player *p, int unit, int inner) {
     RANK_OK(hp_forward_end(p->units[unit]));
 }
 
-static inline void play_backward(fsdp_player *p, int unit) {
+static inline void play_backward(fsdp_player *p, int unit, int inner) {
     RANK_OK(hp_backward_begin(p->units[unit]));
+    if (inner >= 0)
+        play_backward(p, inner, -1);
     write_gradients(p, unit);
     read_unit(p, unit);
     RANK_OK(hp_backward_end(p->units[unit]));
@@ -324,7 +326,7 @@ static inline void play_call(fsdp_player *p, const loop_call *call) {
         play_forward(p, call->unit, call->number);
         break;
     case LOOP_BACKWARD:
-        play_backward(p, call->unit);
+        play_backward(p, call->unit, call->number);
         break;
     case LOOP_RECOMPUTE:
         play_recompute(p, call->unit);

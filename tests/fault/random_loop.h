@@ -121,8 +121,8 @@ static inline void draw_model(uint64_t *random, int n_ranks, loop_model *model) 
 typedef enum loop_what {
     LOOP_BEGIN, /* number: the pass */
     LOOP_END,
-    LOOP_FORWARD, /* unit; number: a unit within it, -1 */
-    LOOP_BACKWARD,
+    LOOP_FORWARD,  /* unit; number: a unit within it, -1 */
+    LOOP_BACKWARD, /* the same */
     LOOP_RECOMPUTE,
     LOOP_HOLD, /* number: wait */
     LOOP_LET_GO,
@@ -166,6 +166,11 @@ static inline int loop_n_held(const loop *l) {
     return n;
 }
 
+/* May it have another forward? */
+static inline bool loop_is_open(const loop *l, int unit) {
+    return l->n_left[unit] || !l->was_used[unit];
+}
+
 /* A unit whose last backward has been is left alone: in mode mapped it cannot be read any more. */
 static inline void loop_by_hand(loop *l, bool is_backward) {
     const int u = draw(&l->random, l->n_units);
@@ -173,7 +178,7 @@ static inline void loop_by_hand(loop *l, bool is_backward) {
         return;
     if (l->is_held[u])
         loop_add(l, LOOP_LET_GO, u, 0);
-    else if (loop_n_held(l) < l->room && (!is_backward || l->n_left[u] || !l->was_used[u]))
+    else if (loop_n_held(l) < l->room && (!is_backward || loop_is_open(l, u)))
         loop_add(l, LOOP_HOLD, u, draw(&l->random, 2));
     else
         return;
@@ -220,10 +225,17 @@ static inline void loop_backwards(loop *l) {
         loop_by_hand(l, true);
         if (l->n_left[other] && draw_chance(&l->random, 15))
             loop_add(l, LOOP_RECOMPUTE, other, 0);
+        if (loop_is_open(l, other) && draw_chance(&l->random, 5)) {
+            loop_add(l, LOOP_FORWARD, other, -1);
+            loop_forward(l, other);
+        }
         if (!l->n_left[unit] || draw_chance(&l->random, 8))
             continue;
-        loop_add(l, LOOP_BACKWARD, unit, 0);
+        const bool is_nested = other != unit && l->n_left[other] && l->room && !loop_n_held(l) &&
+                               draw_chance(&l->random, 8);
+        loop_add(l, LOOP_BACKWARD, unit, is_nested ? other : -1);
         l->n_left[unit]--;
+        l->n_left[other] -= is_nested;
     }
 }
 
