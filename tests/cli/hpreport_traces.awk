@@ -2,9 +2,9 @@
 #
 # hpreport_traces.awk - the trace of one rank as hp_trace_write would write it: 12 units, as many
 # steps as asked for, 157 spans in each. A pass takes 24 ms. Which rank comes late to a
-# collective, and by how much, hangs on step, unit and rank.
+# collective, and by how much, hangs on step, unit and rank. Step `slow`, if named, takes 34 ms.
 #
-# usage: awk -v rank=R -v steps=N -f hpreport_traces.awk
+# usage: awk -v rank=R -v steps=N [-v slow=N] -f hpreport_traces.awk
 function us(ns) { return sprintf("%d.%03d", int(ns / 1000), ns % 1000) }
 function span(tid, name, id, bytes, begin, end) {
     printf ",\n{\"ph\":\"B\",\"pid\":%d,\"tid\":%d,\"ts\":%s,\"name\":\"%s\",\"args\":{\"step\":%d," \
@@ -47,6 +47,8 @@ BEGIN {
                     span(3, "all_reduce", 10 * i + 6, 1000000, 500000 + late, 950000)
                 now += 1000000
             }
+            if (slow != "" && step == slow)
+                now += 10000000
             if (tid == 0)
                 printf ",\n{\"ph\":\"E\",\"pid\":%d,\"tid\":0,\"ts\":%s}", rank, us(now)
             now += 200000

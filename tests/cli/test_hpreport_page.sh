@@ -49,13 +49,15 @@ value() { # NAME KEY: data-KEY of the root element
     sed -n 's/.*<html[^>]* data-'"$2"'="\([^"]*\)".*/\1/p' "$out/$1.html" | head -n 1
 }
 
-# traces FOLDER RANKS STEPS [differ]: the ranks are the same but for their number, unless told to differ
+# traces FOLDER RANKS STEPS [differ]: the ranks are the same but for their number, unless told to
+# differ; then the first step is a slow one, too
 traces() {
     mkdir -p "$1"
-    local r
+    local r slow=()
+    [ "${4:-}" != differ ] || slow=(-v slow=0)
     for r in $(seq 0 $(($2 - 1))); do
         if [ "$r" -eq 0 ] || [ "${4:-}" = differ ]; then
-            awk -v rank="$r" -v steps="$3" -f tests/cli/hpreport_traces.awk >"$1/trace-$r.json"
+            awk -v rank="$r" -v steps="$3" "${slow[@]}" -f tests/cli/hpreport_traces.awk >"$1/trace-$r.json"
         else
             sed "s/\"pid\":0/\"pid\":$r/" "$1/trace-0.json" >"$1/trace-$r.json"
         fi
@@ -93,6 +95,15 @@ for (const id of ["tiles", "overview", "timeline", "memory", "exposed-kinds", "e
 }
 say("boxes", Object.entries(boxes).map(([id, b]) => `${id} ${b.join(" ")}`).join(";"));
 const first = [timeline.from, timeline.to];
+say("startsAt", timeline.passes[timeline.currentPass()].step); /* the first step is slow, this one is median */
+location.hash = "#step=12", timeline.readHash();
+say("hashShows", timeline.passes[timeline.currentPass()].step === 12 && Math.abs(width() - 24e6 * 1.04) < 1e5);
+location.hash = "#from=100&to=250", timeline.readHash();
+say("hashStretches", Math.abs(timeline.from - 100e6) < 1 && Math.abs(timeline.to - 250e6) < 1);
+timeline.show(...first);
+const kbd = [...document.querySelectorAll("#keys kbd")].map((k) => k.textContent).join("");
+say("keysListed", [..."←→↑↓+−,.pns0"].every((k) => kbd.includes(k)));
+say("background", getComputedStyle(document.body).backgroundColor);
 let before = width();
 canvas.dispatchEvent(new WheelEvent("wheel", {deltaY: -300, clientX: box.left + 600, clientY: box.top + 60, cancelable: true}));
 say("wheelZooms", width() < before * 0.8);
@@ -128,7 +139,8 @@ browse small --dump-dom "file://$out/small/probed.html" >"$out/small.html"
 check_quiet small
 [ "$(value small ready)$(value small error)" = yes ] || fail "expected the page to start: $(value small error)"
 [ "$(value small probed)" = yes ] || fail "expected the probe to reach its end"
-for what in wheel-zooms arrow-moves drag-moves all-shows step-shows next-step; do
+[ "$(value small starts-at)" = 1 ] || fail "expected to begin with step 1, the first of the median, given $(value small starts-at)"
+for what in wheel-zooms arrow-moves drag-moves all-shows step-shows next-step hash-shows hash-stretches keys-listed; do
     [ "$(value small $what)" = true ] || fail "$what: expected true, given $(value small $what)"
 done
 grep -qE '^all_gather block[0-9]+ on rank 1, unshard step [0-9]+ took 500 µs at .* bytes 3.8 MiB operation [0-9]+ rank 0 .* rank 1 ' \
@@ -143,6 +155,17 @@ for text in "$hidden% of communication was hidden" "24.0 ms a step, the median o
     'mode fused' 'operations 4321' 'block11' 'all_gather block' 'rank 0 81%'; do
     grep -qF -- "${text#mode }" "$out/small.txt" || fail "expected \"$text\" on the page, given $(head -c 3000 "$out/small.txt")"
 done
+
+echo "== in the dark, and on paper"
+browse dark --force-dark-mode --dump-dom "file://$out/small/probed.html" >"$out/dark.html"
+check_quiet dark
+light=$(value small background)
+dark=$(value dark background)
+[ "$light" = "rgb(252, 252, 251)" ] || fail "expected a light page, given $light"
+[ "$dark" = "rgb(20, 23, 26)" ] || fail "expected a dark page, given $dark"
+browse paper --print-to-pdf="$out/paper.pdf" "file://$out/small/report.html" >/dev/null
+[ "$(head -c 5 "$out/paper.pdf")" = "%PDF-" ] || fail "expected a page on paper"
+[ "$(stat -c %s "$out/paper.pdf")" -gt 20000 ] || fail "expected more on paper than $(stat -c %s "$out/paper.pdf") bytes"
 
 echo "== what it looks like"
 browse shot --screenshot="$out/shot.png" "file://$out/small/report.html" >/dev/null
