@@ -171,6 +171,46 @@ static void test_random_jobs_take_their_longest_way(void **state) {
     free(m);
 }
 
+/* Something of one operation, or one rank's color, becomes anything. */
+static void spoil(uint64_t *random, struct bench *b) {
+    const uint32_t l = below(random, b->job.n_steps * b->job.n_ranks);
+    if (!b->lists[l].n)
+        return;
+    hp_op *op = (hp_op *)b->lists[l].ops + below(random, (uint32_t)b->lists[l].n);
+    unsigned char *byte = (unsigned char *)op + below(random, sizeof *op);
+    if (below(random, 8) == 0)
+        b->colors[below(random, N_COMMS * b->job.n_ranks)] = (int)below(random, 4) - 1;
+    else
+        *byte =
+            below(random, 2) ? (unsigned char)below(random, 8) : (unsigned char)below(random, 256);
+}
+
+/* Whatever is in a list, it is refused or run; nothing outside of it is read or written. */
+static void test_spoiled_jobs_do_no_harm(void **state) {
+    struct bench *b = malloc(sizeof *b);
+    struct moments *m = malloc(sizeof *m);
+    uint64_t random = 5;
+    uint32_t n_refused = 0;
+    char text[64];
+    (void)state;
+    assert_true(b && m);
+    for (uint32_t i = 0; i < 20000; i++) {
+        random_job(&random, b);
+        for (uint32_t k = 1 + below(&random, 3); k-- > 0;)
+            spoil(&random, b);
+        const hp_status verdict = hp_verify(&b->job, &b->verdict);
+        const hp_status status = simulate(&b->job, delay, m);
+        if (verdict == HP_OK && status < 0 && status != HP_ERR_ARGUMENT)
+            fail_msg("job %u is sound and does not run: %s", i, hp_last_error());
+        assert_int_not_equal(verdict, HP_ERR_MEMORY);
+        n_refused += verdict < 0;
+        (void)hp_op_print(b->lists[0].ops, kinds, N_KINDS, text, below(&random, sizeof text));
+    }
+    assert_true(n_refused > 2000 && n_refused < 18000);
+    free(b);
+    free(m);
+}
+
 /* More than a clock can tell is refused, not told wrongly. */
 static void test_times_that_do_not_fit(void **state) {
     enum { N_OPS = 1 << 19 };
@@ -202,6 +242,7 @@ static void test_times_that_do_not_fit(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_jobs_take_their_longest_way),
+        cmocka_unit_test(test_spoiled_jobs_do_no_harm),
         cmocka_unit_test(test_times_that_do_not_fit),
     };
     return cmocka_run_group_tests_name("virtual_orders", tests, NULL, NULL);
