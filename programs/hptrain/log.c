@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- lines ---- */
@@ -158,10 +159,43 @@ hp_status log_end(log_lines *l, const run_end *end) {
     return write_lines(l, "end", write_end, end);
 }
 
+/* Behind the last end of a line before `end`; 0: there is none. Negative: it cannot be read. */
+static off_t last_line_end(int fd, off_t end) {
+    char block[4096];
+    while (end > 0) {
+        const off_t begin = end > (off_t)sizeof block ? end - (off_t)sizeof block : 0;
+        ssize_t n = pread(fd, block, (size_t)(end - begin), begin);
+        if (n != end - begin)
+            return -1;
+        while (n > 0 && block[n - 1] != '\n')
+            n--;
+        if (n > 0)
+            return begin + n;
+        end = begin;
+    }
+    return 0;
+}
+
+/* A run that was killed while it wrote has left the beginning of a line, which the next line would
+ * make unreadable with itself: it goes. A file that cannot be cut is left as it is. */
+static void drop_half_line(const char *path) {
+    struct stat about;
+    if (stat(path, &about) != 0 || !S_ISREG(about.st_mode))
+        return;
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    const off_t end = fd >= 0 ? last_line_end(fd, about.st_size) : -1;
+    if (end >= 0 && end < about.st_size)
+        (void)!ftruncate(fd, end);
+    if (fd >= 0)
+        (void)close(fd);
+}
+
 /* A FIFO without a reader would hold the opening up for ever; one with a reader may be full for a
  * moment, and is waited for. */
 static FILE *open_file(const char *path, bool is_resumed) {
     const int way = is_resumed ? O_APPEND : O_TRUNC;
+    if (is_resumed)
+        drop_half_line(path);
     const int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC | way, 0666);
     if (fd < 0)
         return NULL;

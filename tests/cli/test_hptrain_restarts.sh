@@ -54,8 +54,20 @@ jq -es '[foreach .[] as $e ({last: 0, lost: null};
     | length == 3 and .[0] == 0 and all(.[]; . <= 5)' "$out/twice.jsonl" >/dev/null ||
     fail "twice: expected at most 5 steps lost each time, given $(grep -o '"first_step": [0-9]*\|"step": [0-9]*' "$out/twice.jsonl" | tr '\n' ' ')"
 
+echo "== what a kill has left of a line goes, however long it is, and all else of the log stays"
+for half in '' '{"event": "st' "$(printf 'x%.0s' {1..5000})"; do
+    printf '{"event": "kept"}\n%s' "$half" >"$out/half.jsonl"
+    TORCHELASTIC_RESTART_COUNT=1 "$hptrain" "${qwen3[@]}" --steps 1 --log "$out/half.jsonl" >/dev/null
+    jq -es '.[0].event == "kept" and .[1].event == "begin" and .[-1].event == "end"' "$out/half.jsonl" >/dev/null ||
+        fail "half a line: $(cut -c 1-300 "$out/half.jsonl")"
+done
+printf 'x' >"$out/half.jsonl"
+TORCHELASTIC_RESTART_COUNT=1 "$hptrain" "${qwen3[@]}" --steps 1 --log "$out/half.jsonl" >/dev/null
+jq -es '.[0].event == "begin"' "$out/half.jsonl" >/dev/null || fail "nothing but half a line: $(cut -c 1-300 "$out/half.jsonl")"
+
 echo "== before the first checkpoint it begins afresh, and the log goes on"
-run early "held_out 3" --save-every 20
+# Slowed down: else 17 steps may be over before the shell has seen the third.
+HYPER_PARALLEL_DELAY=kind=*,rank=0,us=4000,seed=1 run early "held_out 3" --save-every 20
 check_losses early
 jq -es 'map(select(.event == "begin")) | map([.restart, .first_step, .weights]) == [[0, 0, "first"], [1, 0, "first"], [2, 0, "first"]]' \
     "$out/early.jsonl" >/dev/null || fail "early: $(grep begin "$out/early.jsonl" | cut -c 1-600)"
