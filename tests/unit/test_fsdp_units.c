@@ -389,8 +389,15 @@ static void expect_weight(const hp_unit *unit, float expected) {
         RANK_CHECK(w[k] == expected);
 }
 
-/* "first" is gathered ahead in every pass and used in every second one; its weight changes in each,
- * by its gradient or by decay alone: w -= g + w / 2. */
+/* Nor on its way. */
+static void expect_nothing_gathered(const hp_fsdp *fsdp) {
+    hp_fsdp_stats stats;
+    RANK_OK(hp_fsdp_stats_get(fsdp, &stats));
+    RANK_CHECK(stats.gathered_units == 0);
+}
+
+/* "first" is gathered ahead in every pass and used in every second step; its weight changes in
+ * each, by its gradient or by decay alone: w -= g + w / 2. */
 static void unused_body(hp_world *world, void *argument) {
     hp_optimizer_config config = HP_OPTIMIZER_CONFIG_INIT;
     hp_fsdp_config fsdp_config = HP_FSDP_CONFIG_INIT;
@@ -414,11 +421,13 @@ static void unused_body(hp_world *world, void *argument) {
         }
         backward(b.units[0], 1.0F);
         RANK_OK(hp_fsdp_end(b.fsdp));
-        hp_fsdp_stats stats;
-        RANK_OK(hp_fsdp_stats_get(b.fsdp, &stats));
-        RANK_CHECK(stats.gathered_units == 0); /* nothing is left on its way */
+        expect_nothing_gathered(b.fsdp);
         RANK_OK(hp_optimizer_step(sgd, 1.0));
         weight -= (is_used ? 64.0F : 0.0F) + weight / 2;
+        RANK_OK(hp_fsdp_begin(b.fsdp, HP_EVALUATE));
+        forward(b.units[0]);
+        RANK_OK(hp_fsdp_end(b.fsdp));
+        expect_nothing_gathered(b.fsdp);
     }
     hp_optimizer_destroy(sgd);
     tear_down(&b);
