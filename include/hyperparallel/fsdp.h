@@ -199,17 +199,17 @@ HP_MUST_CHECK hp_status hp_unit_set_pass(hp_unit *unit, int pass);
  * that has not finished the pass before can finish it, and update, first. A rank that waits in a
  * collective of its own, such as hp_barrier on the world's group, is not told: both wait as long as
  * for any rank, until TIMEOUT. Errors: PEER; TIMEOUT when a rank does not come; MISMATCH when ranks
- * have updated the weights differently often; FAILED when weights are half new; MEMORY: the fsdp
- * stays failed; STATE before commit. */
+ * have updated the weights differently often; FAILED when weights are half new; MEMORY, on all
+ * ranks, of one: the fsdp stays failed until they reset once more; STATE before commit. */
 HP_MUST_CHECK hp_status hp_fsdp_reset(hp_fsdp *fsdp);
 
 /* Gather a unit by hand, inside a pass, ahead of its use or to read it without a forward: its
  * parameters can be read (hp_param_data) from the first hp_unit_unshard with wait != 0, or the
  * first forward or backward begin, until hp_unit_reshard or the end of the pass, and it is not
  * resharded meanwhile. With wait 0 the call does not wait for the gather. HP_MAPPED: it can be read
- * until the end of its last backward at most, when its gradients are reduced. Errors: STATE when its
- * storage cannot be had (1 + prefetch units at once), the unit computes, or, HP_MAPPED, it has been
- * reduced. */
+ * until the end of its last backward at most, when its gradients are reduced. Errors: STATE when
+ * its storage cannot be had (1 + prefetch units at once), the unit computes, or, HP_MAPPED, it has
+ * been reduced. */
 HP_MUST_CHECK hp_status hp_unit_unshard(hp_unit *unit, int wait);
 HP_MUST_CHECK hp_status hp_unit_reshard(hp_unit *unit);
 

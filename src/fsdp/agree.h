@@ -2,8 +2,9 @@
  *
  * fsdp/agree.h - ranks say the same of how something went that each of them did alone.
  *
- * All are collective over the world, for set-up and between two passes. They take no memory, once
- * hp_fsdp_create has used the world's group: a rank that has none left can still say so.
+ * All are collective over the world, for set-up and between two passes. They take no memory:
+ * hp_fsdp_create and hp_fsdp_reset have used the group (hpi_fsdp_warm_up), so a rank that has none
+ * left can still say so.
  */
 #ifndef HPI_AGREE_H
 #define HPI_AGREE_H
