@@ -13,8 +13,6 @@
 
 #include <math.h>
 
-enum { SCATTER = 1, ALL_REDUCE = 2 }; /* kinds, as plan.h takes them over from coll */
-
 /* ---- F1: a mean that is a sum ------------------------------------------------------------- */
 
 static void F1_gradient_is_the_mean(void **state) {
@@ -330,8 +328,8 @@ static void count_reduced(const exact_training *t, int step) {
     const hp_op *ops = exact_recorded(t, &n);
     (void)step;
     for (uint64_t i = 0; i < n; i++) {
-        scattered += ops[i].kind == SCATTER ? ops[i].bytes : 0;
-        summed += ops[i].kind == ALL_REDUCE ? ops[i].bytes : 0;
+        scattered += ops[i].kind == HPI_OP_REDUCE_SCATTER ? ops[i].bytes : 0;
+        summed += ops[i].kind == HPI_OP_ALL_REDUCE ? ops[i].bytes : 0;
     }
     RANK_CHECK(scattered == (uint64_t)t->job->n_units * ADAPTER_BYTES);
     RANK_CHECK(summed == (uint64_t)t->job->n_units * ADAPTER_BYTES / 2);
@@ -480,7 +478,7 @@ static void look_at_reductions(const exact_training *t, int step) {
     const hp_op *ops = exact_recorded(t, &n);
     (void)step;
     for (uint64_t i = 0; i < n; i++) {
-        if (ops[i].kind == SCATTER || ops[i].kind == ALL_REDUCE) {
+        if (ops[i].kind == HPI_OP_REDUCE_SCATTER || ops[i].kind == HPI_OP_ALL_REDUCE) {
             RANK_CHECK(ops[i].reduce == HP_SUM);
             n_reductions++;
         }

@@ -18,8 +18,6 @@
 
 #include <cmocka.h>
 
-enum { GATHER = 0, SCATTER = 1, ALL_REDUCE = 2 }; /* kinds, as plan.h takes them over from coll */
-
 /* ---- all plans are sound, and within their memory ---------------------------------------------
  */
 
@@ -153,7 +151,8 @@ static void test_f7_one_bucket_for_two_layers(void **state) {
     for (int m = 0; m < N_MODES; m++) {
         schedule s;
         make(modes[m], &s);
-        hp_op *sum = find(&s, 0, ALL_REDUCE, 5, 0), *scatter = find(&s, 0, SCATTER, 4, 0);
+        hp_op *sum = find(&s, 0, HPI_OP_ALL_REDUCE, 5, 0),
+              *scatter = find(&s, 0, HPI_OP_REDUCE_SCATTER, 4, 0);
         scatter->writes[0].buffer = sum->reads[0].buffer;
         const bool is_first = scatter->id < sum->id;
         expect(&s, HP_RULE_RACE, is_first ? scatter : sum, is_first ? sum : scatter);
@@ -166,7 +165,7 @@ static void test_f8_a_freed_buffer_is_read(void **state) {
     schedule s;
     (void)state;
     make(HP_PER_PARAM, &s);
-    hp_op *scatter = find(&s, 1, SCATTER, 5, 2);
+    hp_op *scatter = find(&s, 1, HPI_OP_REDUCE_SCATTER, 5, 2);
     hp_op *release = find_life(&s, 1, HPI_OP_RELEASE, scatter->reads[0]);
     release->n_waits = 0;
     expect(&s, HP_RULE_REUSE, release, scatter);
@@ -188,7 +187,7 @@ static void test_f9_adjacent_layers_share_a_slot(void **state) {
         hp_op *first = find(&s, 0, HPI_OP_BACKWARD_BEGIN, 5, 0);
         hp_op *second = find(&s, 0, HPI_OP_BACKWARD_BEGIN, 4, 0);
         const bool is_packed = modes[m] == HP_FUSED || modes[m] == HP_FUSED_ZERO_COPY;
-        hp_op *reader = find(&s, 0, is_packed ? HPI_OP_PACK_GRADS : SCATTER, 5, 0);
+        hp_op *reader = find(&s, 0, is_packed ? HPI_OP_PACK_GRADS : HPI_OP_REDUCE_SCATTER, 5, 0);
         second->writes[0] = first->writes[0];
         if (is_packed) /* the slot goes back as soon as it has been packed */
             expect(&s, HP_RULE_REUSE, find_life(&s, 0, HPI_OP_RELEASE, first->writes[0]), second);
@@ -224,7 +223,8 @@ static void test_f15_a_gradient_on_some_ranks(void **state) {
     schedule s;
     (void)state;
     make(HP_PER_PARAM, &s);
-    hp_op *mine = find(&s, 0, SCATTER, 3, 1), *other = find(&s, 1, SCATTER, 3, 1);
+    hp_op *mine = find(&s, 0, HPI_OP_REDUCE_SCATTER, 3, 1),
+          *other = find(&s, 1, HPI_OP_REDUCE_SCATTER, 3, 1);
     other->bytes /= 2;
     expect(&s, HP_RULE_MATCH, mine, other);
     other->bytes *= 2;
@@ -242,7 +242,7 @@ static void test_f16_one_rank_stops_early(void **state) {
     (void)state;
     make(HP_PER_PARAM, &s);
     s.lists[s.job.n_ranks + 1].n = 0;
-    hp_op *alone = find(&s, 0, GATHER, 0, 0);
+    hp_op *alone = find(&s, 0, HPI_OP_ALL_GATHER, 0, 0);
     expect(&s, HP_RULE_MATCH, alone, alone);
     assert_non_null(strstr(hp_last_error(), "rank 1 does not issue"));
     schedule_drop(&s);
@@ -254,7 +254,8 @@ static void test_f21_accumulating_behind_the_all_reduce(void **state) {
     for (int m = 0; m < N_MODES; m++) {
         schedule s;
         make(modes[m], &s);
-        hp_op *sum = find(&s, 0, ALL_REDUCE, 4, 0), *late = find(&s, 0, HPI_OP_BACKWARD_END, 2, 0);
+        hp_op *sum = find(&s, 0, HPI_OP_ALL_REDUCE, 4, 0),
+              *late = find(&s, 0, HPI_OP_BACKWARD_END, 2, 0);
         assert_true(late->id > sum->id);
         late->writes[0] = sum->writes[0];
         expect(&s, HP_RULE_RACE, sum, late);
@@ -267,7 +268,7 @@ static void test_f24_the_second_step_has_another_shape(void **state) {
     schedule s;
     (void)state;
     make(HP_PER_PARAM, &s);
-    hp_op *scatter = find(&s, 0, SCATTER, 3, 2);
+    hp_op *scatter = find(&s, 0, HPI_OP_REDUCE_SCATTER, 3, 2);
     scatter->writes[0].end = scatter->writes[0].begin + scatter->bytes * 8;
     expect(&s, HP_RULE_LIST, scatter, scatter);
     schedule_drop(&s);
@@ -279,13 +280,15 @@ static void test_f28_the_gathered_buffer_is_kept(void **state) {
     for (int m = 1; m < 3; m++) {
         schedule s;
         make(modes[m], &s);
-        hp_op *gather = find(&s, 0, GATHER, 0, 0);
-        hp_op *last = find(&s, 0, GATHER, 0, 1); /* of the backward: the last of the step */
+        hp_op *gather = find(&s, 0, HPI_OP_ALL_GATHER, 0, 0);
+        hp_op *last =
+            find(&s, 0, HPI_OP_ALL_GATHER, 0, 1); /* of the backward: the last of the step */
         blank(find_life(&s, 0, HPI_OP_RELEASE, last->writes[0]));
         hp_op *kept = find_life(&s, 0, HPI_OP_ALLOCATE, last->writes[0]);
         expect(&s, HP_RULE_LIFE, kept, kept);
         blank(find_life(&s, 0, HPI_OP_RELEASE, gather->writes[0]));
-        hp_op *next = find_life(&s, 0, HPI_OP_ALLOCATE, find(&s, 0, GATHER, 1, 0)->writes[0]);
+        hp_op *next =
+            find_life(&s, 0, HPI_OP_ALLOCATE, find(&s, 0, HPI_OP_ALL_GATHER, 1, 0)->writes[0]);
         expect(&s, HP_RULE_LIFE, next, find_life(&s, 0, HPI_OP_ALLOCATE, gather->writes[0]));
         schedule_drop(&s);
     }
@@ -312,7 +315,7 @@ static void test_f29_a_misplaced_piece(void **state) {
     schedule s;
     (void)state;
     make(HP_FUSED, &s);
-    hp_op *scatter = find(&s, 0, SCATTER, 3, 0);
+    hp_op *scatter = find(&s, 0, HPI_OP_REDUCE_SCATTER, 3, 0);
     hp_op *allocate = find_life(&s, 0, HPI_OP_ALLOCATE, scatter->reads[0]);
     allocate->writes[0].end -= 64;
     hp_op *pack = find(&s, 0, HPI_OP_PACK_GRADS, 3, 0);
@@ -326,7 +329,7 @@ static void test_a_release_for_done_alone(void **state) {
     schedule s;
     (void)state;
     make(HP_FUSED, &s);
-    hp_op *gather = find(&s, 0, GATHER, 0, 0);
+    hp_op *gather = find(&s, 0, HPI_OP_ALL_GATHER, 0, 0);
     hp_op *release = find_life(&s, 0, HPI_OP_RELEASE, gather->writes[0]);
     assert_true(release->waits[0] == hpi_drained(gather->id));
     release->waits[0] = hpi_done(gather->id);
@@ -339,11 +342,11 @@ static void test_an_all_reduce_before_its_reduce_scatter(void **state) {
     for (int m = 0; m < N_MODES; m++) {
         schedule s;
         make(modes[m], &s);
-        hp_op *sum = find(&s, 1, ALL_REDUCE, 3, 0);
+        hp_op *sum = find(&s, 1, HPI_OP_ALL_REDUCE, 3, 0);
         sum->n_waits = 0;
         assert_int_equal(hp_verify(&s.job, &s.verdict), HP_ERR_UNSOUND);
         assert_int_equal(s.verdict.rule, HP_RULE_RACE);
-        assert_int_equal(s.verdict.at[0].op.kind, SCATTER);
+        assert_int_equal(s.verdict.at[0].op.kind, HPI_OP_REDUCE_SCATTER);
         assert_int_equal(s.verdict.at[0].op.unit, 3);
         assert_int_equal(s.verdict.at[1].op.id, sum->id);
         schedule_drop(&s);
@@ -355,9 +358,9 @@ static void test_a_cancelled_gather_is_not_waited_for(void **state) {
     schedule s;
     (void)state;
     make(HP_PER_PARAM, &s);
-    hp_op *gather = find(&s, 0, GATHER, 3, 0), *wait = find(&s, 0, HPI_OP_WAIT, 3, 0);
+    hp_op *gather = find(&s, 0, HPI_OP_ALL_GATHER, 3, 0), *wait = find(&s, 0, HPI_OP_WAIT, 3, 0);
     for (int j = 0; j < 2; j++)
-        gather->param == 2 ? (void)0 : (void)(gather = find(&s, 0, GATHER, 3, j + 1));
+        gather->param == 2 ? (void)0 : (void)(gather = find(&s, 0, HPI_OP_ALL_GATHER, 3, j + 1));
     assert_true(wait->waits[0] == hpi_done(gather->id));
     blank(wait);
     blank(find(&s, 0, HPI_OP_FORWARD_BEGIN, 3, 0));
@@ -366,7 +369,7 @@ static void test_a_cancelled_gather_is_not_waited_for(void **state) {
     assert_int_equal(hp_verify(&s.job, &s.verdict), HP_ERR_UNSOUND);
     assert_int_equal(s.verdict.rule, HP_RULE_REUSE);
     assert_int_equal(s.verdict.at[0].op.id, release->id);
-    assert_int_equal(s.verdict.at[1].op.kind, GATHER);
+    assert_int_equal(s.verdict.at[1].op.kind, HPI_OP_ALL_GATHER);
     release->waits[release->n_waits++] = hpi_done(gather->id);
     assert_int_equal(hp_verify(&s.job, &s.verdict), HP_OK);
     schedule_drop(&s);
@@ -376,11 +379,12 @@ static void test_two_collectives_exchanged_on_one_rank(void **state) {
     schedule s;
     (void)state;
     make(HP_PER_PARAM, &s);
-    hp_op *one = find(&s, 1, SCATTER, 3, 0), *two = find(&s, 1, SCATTER, 3, 1);
+    hp_op *one = find(&s, 1, HPI_OP_REDUCE_SCATTER, 3, 0),
+          *two = find(&s, 1, HPI_OP_REDUCE_SCATTER, 3, 1);
     const uint32_t param = one->param;
     one->param = two->param;
     two->param = param;
-    expect(&s, HP_RULE_MATCH, find(&s, 0, SCATTER, 3, 0), one);
+    expect(&s, HP_RULE_MATCH, find(&s, 0, HPI_OP_REDUCE_SCATTER, 3, 0), one);
     schedule_drop(&s);
 }
 
@@ -388,7 +392,7 @@ static void test_a_collective_on_another_stream(void **state) {
     schedule s;
     (void)state;
     make(HP_PER_PARAM, &s);
-    hp_op *scatter = find(&s, 0, SCATTER, 3, 2);
+    hp_op *scatter = find(&s, 0, HPI_OP_REDUCE_SCATTER, 3, 2);
     scatter->stream = HP_STREAM_UNSHARD;
     scatter->waits[scatter->n_waits++] = hpi_done(find(&s, 0, HPI_OP_BACKWARD_END, 3, 0)->id);
     assert_int_equal(hp_verify(&s.job, &s.verdict), HP_ERR_UNSOUND);
@@ -425,12 +429,15 @@ static const struct reason {
     const char *why;
 } reasons[] = {
     {HPI_OP_WAIT, -1, 1, true, "what runs after the pass is drained; it is said here all the same"},
-    {HPI_OP_WAIT, ALL_REDUCE, 0, false, "drained, which stands beside it, says more"},
-    {HPI_OP_WAIT, ALL_REDUCE, 1, false, "a later all-reduce, waited for, was begun everywhere"},
-    {HPI_OP_WAIT, SCATTER, 0, false, "its all-reduce waits too; here it bounds what is in flight"},
+    {HPI_OP_WAIT, HPI_OP_ALL_REDUCE, 0, false, "drained, which stands beside it, says more"},
+    {HPI_OP_WAIT, HPI_OP_ALL_REDUCE, 1, false,
+     "a later all-reduce, waited for, was begun everywhere"},
+    {HPI_OP_WAIT, HPI_OP_REDUCE_SCATTER, 0, false,
+     "its all-reduce waits too; here it bounds what is in flight"},
     {HPI_OP_WAIT, HPI_OP_BACKWARD_END, 0, false, "compute waits for compute: nothing is reduced"},
     {HPI_OP_WAIT, HPI_OP_CONVERT, 0, false, "the same"},
-    {HPI_OP_RELEASE, SCATTER, 1, false, "a later reduce-scatter, waited for, was begun everywhere"},
+    {HPI_OP_RELEASE, HPI_OP_REDUCE_SCATTER, 1, false,
+     "a later reduce-scatter, waited for, was begun everywhere"},
     {HPI_OP_ALLOCATE, HPI_OP_RELEASE, 0, false, "the reduce-scatter behind it was waited for"},
 };
 enum { N_REASONS = sizeof reasons / sizeof *reasons };

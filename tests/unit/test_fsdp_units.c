@@ -12,8 +12,6 @@
 
 #include <dirent.h>
 
-enum { GATHER = 0, SCATTER = 1, ALL_REDUCE = 2 }; /* kinds, as plan.h takes them over from coll */
-
 /* ---- padding stays zero ------------------------------------------------------------------- */
 
 static const exact_param uneven[] = {{"ten", 10, 3, HP_FP32, 0, 0},
@@ -124,13 +122,14 @@ static uint64_t count_kind(const exact_training *t, int kind) {
 }
 
 static void look_at_collectives(const exact_training *t, int step) {
-    static const int of_shards[] = {GATHER,      SCATTER,         HPI_OP_BARRIER,   HPI_OP_PACK,
-                                    HPI_OP_COPY, HPI_OP_COPY_OUT, HPI_OP_PACK_GRADS};
+    static const int of_shards[] = {HPI_OP_ALL_GATHER, HPI_OP_REDUCE_SCATTER, HPI_OP_BARRIER,
+                                    HPI_OP_PACK,       HPI_OP_COPY,           HPI_OP_COPY_OUT,
+                                    HPI_OP_PACK_GRADS};
     (void)step;
     for (int k = 0; t->job->n_shards == 1 && k < 7; k++)
         RANK_CHECK(count_kind(t, of_shards[k]) == 0);
     RANK_CHECK(count_kind(t, HPI_OP_CONVERT) == 0 || t->job->n_shards > 1);
-    RANK_CHECK((count_kind(t, ALL_REDUCE) == 0) == (t->job->n_replicas == 1));
+    RANK_CHECK((count_kind(t, HPI_OP_ALL_REDUCE) == 0) == (t->job->n_replicas == 1));
 }
 
 /* Parameters are read, and gradients written, where the shards lie. */
@@ -261,7 +260,7 @@ static void list_gathers(const bench *b, char *out) {
     uint32_t n_kinds;
     RANK_OK(hp_fsdp_recorded(b->fsdp, &ops, &n, &kinds, &n_kinds));
     for (uint64_t i = 0; i < n; i++)
-        if (ops[i].kind == GATHER)
+        if (ops[i].kind == HPI_OP_ALL_GATHER)
             *out++ = (char)('0' + ops[i].unit);
     *out = 0;
 }
