@@ -242,14 +242,13 @@ static inline void verify(const learner *l, hp_verify_what what) {
 /* The parameters of a unit, by every name, are the oracle's, rounded to the dtype that is agreed.
  */
 static inline void load_unit(learner *l, int unit) {
-    int param = -1;
     for (int row = 0; row < N_ROWS; row++) {
         hp_dtype data, grad;
-        if (rows[row].unit != unit || (++param, rows[row].is_ignored))
+        if (rows[row].unit != unit || rows[row].is_ignored)
             continue;
-        RANK_OK(hp_param_dtypes(l->units[unit], param, &data, &grad));
+        RANK_OK(hp_param_dtypes(l->units[unit], row_param(row), &data, &grad));
         RANK_CHECK(data == data_dtype(&l->lesson, row) && grad == grad_dtype(&l->lesson, row));
-        const void *values = hp_param_data(l->units[unit], param);
+        const void *values = hp_param_data(l->units[unit], row_param(row));
         const double *expected = before_step(l)->weights + owner_begin(row);
         for (uint64_t i = 0; i < row_count(row); i++) {
             const double value = read_value(values, data, i);
@@ -260,11 +259,10 @@ static inline void load_unit(learner *l, int unit) {
 }
 
 static inline void store_gradients(learner *l, int unit) {
-    int param = -1;
     for (int row = 0; row < N_ROWS; row++) {
-        if (rows[row].unit != unit || (++param, !row_is_trained(row)))
+        if (rows[row].unit != unit || !row_is_trained(row))
             continue;
-        void *grad = hp_param_grad(l->units[unit], param);
+        void *grad = hp_param_grad(l->units[unit], row_param(row));
         for (uint64_t i = 0; i < row_count(row); i++)
             write_value(grad, grad_dtype(&l->lesson, row), i,
                         (double)l->net.dx[row_begin(row) + i]);
@@ -297,30 +295,28 @@ static inline void run_pass(learner *l, hp_pass kind, int pass) {
 static inline uint64_t place_in_row(const learner *l, int row, const hp_shard *shard, uint64_t i) {
     const model_row *r = &rows[row];
     const uint64_t begin = (uint64_t)shard->begin;
-    uint64_t inner = 1, n_rows = 1;
+    uint64_t inner = 1;
     if (hp_fsdp_mode(l->fsdp) == HP_MAPPED || r->n_dims == 0)
         return begin + i;
     const int dim = r->shard_dim == HP_REPLICATED ? 0 : r->shard_dim;
-    n_rows = (uint64_t)r->shape[dim];
     for (int d = dim + 1; d < r->n_dims; d++)
         inner *= (uint64_t)r->shape[d];
     const uint64_t run = ((uint64_t)shard->end - begin) * inner;
-    return i / run * n_rows * inner + begin * inner + i % run;
+    return i / run * (uint64_t)r->shape[dim] * inner + begin * inner + i % run;
 }
 
 /* This rank's shards: weights, or with `of_gradients` what the optimizer is about to see. */
 static inline void check_shards(const learner *l, const char *what, bool of_gradients,
                                 const double *expected) {
-    int param[N_UNITS] = {0};
     for (int row = 0; row < N_ROWS; row++) {
-        const int unit = rows[row].unit, j = param[unit]++;
         hp_shard shard;
         if (rows[row].is_ignored || rows[row].tied_to != NO_ROW ||
             (of_gradients && !row_is_trained(row)))
             continue;
-        RANK_OK(hp_param_shard(l->units[unit], j, &shard));
+        RANK_OK(hp_param_shard(l->units[rows[row].unit], row_param(row), &shard));
         for (uint64_t i = 0; i < shard.n_elements; i++) {
             const uint64_t place = place_in_row(l, row, &shard, i);
+            RANK_CHECK(place < row_count(row));
             expect_bits(l, what, row, place,
                         read_value(of_gradients ? shard.grad : shard.values, shard.dtype, i),
                         expected[row_begin(row) + place]);

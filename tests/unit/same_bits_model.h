@@ -72,6 +72,14 @@ static inline uint64_t row_begin(int row) {
     return at;
 }
 
+/* The number of a row among the parameters of its unit. */
+static inline int row_param(int row) {
+    int n = 0;
+    for (int i = 0; i < row; i++)
+        n += rows[i].unit == rows[row].unit;
+    return n;
+}
+
 static inline bool row_is_trained(int row) {
     return !rows[row].is_frozen && !rows[row].is_ignored && rows[row].tied_to == NO_ROW;
 }
