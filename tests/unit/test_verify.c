@@ -417,6 +417,15 @@ static void test_arguments(void **state) {
     WRONG(kinds, NULL, HP_ERR_ARGUMENT);
     WRONG(buffers, NULL, HP_ERR_ARGUMENT);
     WRONG(colors, NULL, HP_ERR_ARGUMENT);
+    const hp_kind nameless[N_KINDS] = {{NULL, NULL, NULL, HP_ROLE_PLAIN}};
+    uint64_t end_ns;
+    WRONG(kinds, nameless, HP_ERR_ARGUMENT);
+    b->job.kinds = nameless;
+    assert_int_equal(hp_simulate(&b->job, NULL, "kind=work,us=1", NULL, NULL, &end_ns),
+                     HP_ERR_ARGUMENT);
+    b->job.kinds = kinds;
+    assert_int_equal(hp_simulate(&b->job, NULL, NULL, NULL, NULL, &end_ns), HP_OK);
+    assert_int_equal(end_ns, 0);
 #undef WRONG
     b->buffers[2].shared_by = N_COMMS;
     assert_int_equal(hp_verify(&b->job, &b->verdict), HP_ERR_ARGUMENT);

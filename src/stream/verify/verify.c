@@ -33,6 +33,14 @@ static hp_status check_job(const hp_job *job) {
     return HP_OK;
 }
 
+static hp_status check_kinds(const hp_job *job) {
+    for (uint32_t i = 0; i < job->n_kinds; i++)
+        if (!job->kinds[i].name)
+            return HPI_FAIL(HP_ERR_ARGUMENT,
+                            "expected a name for every kind, given none for kind %u", i);
+    return HP_OK;
+}
+
 static hp_status check_lists(const hp_job *job, uint64_t *out_n_ops) {
     uint64_t n_ops = 0;
     for (uint64_t i = 0; i < (uint64_t)job->n_steps * job->n_ranks; i++) {
@@ -98,6 +106,7 @@ hp_status hp_verify(const hp_job *job, hp_verdict *out_verdict) {
                         job ? "no place" : "no job");
     uint64_t n_ops;
     HP_TRY(check_job(job));
+    HP_TRY(check_kinds(job));
     HP_TRY(check_lists(job, &n_ops));
     hp_job own = *job; /* communicator 0 has a row, also where there are no others */
     own.n_comms = own.n_comms ? own.n_comms : 1;

@@ -58,6 +58,10 @@ static hp_status check_job(const hp_job *job) {
     if (job->n_comms > 1 && !job->colors)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected the groups of %u communicators, given no colors",
                         job->n_comms);
+    for (uint32_t i = 0; i < job->n_kinds; i++)
+        if (!job->kinds[i].name)
+            return HPI_FAIL(HP_ERR_ARGUMENT,
+                            "expected a name for every kind, given none for kind %u", i);
     return HP_OK;
 }
 
