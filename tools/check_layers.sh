@@ -88,6 +88,7 @@ check_outside() {
         --include='*.[ch]' "${folders[@]}" | sed 's/$/   <- expected public headers alone/' || true
     grep -rnwE '(secure_)?getenv' --include='*.[ch]' src "${folders[@]}" |
         grep -v '^src/base/options\.c:' | grep -vE ':[[:space:]]*(/?\*|//)' |
+        grep -vE '^programs/.*getenv\("TORCHELASTIC_' | # world.h tells every program to look there
         sed 's/$/   <- the environment is read in src\/base\/options.c alone/' || true
 }
 
