@@ -334,9 +334,10 @@ static inline void clip_gradients(learner *l, clip_choice choice) {
 }
 
 static inline void run_step(learner *l, hp_optimizer *optimizer, const phase *p) {
-    if (l->lesson.accumulation != ONE_PASS)
-        run_pass(l, l->lesson.accumulation == NO_SYNC ? HP_NO_SYNC : HP_DEFER_REPLICATE, 0);
-    run_pass(l, HP_SYNC, lesson_n_passes(&l->lesson) - 1);
+    const int last = lesson_n_passes(&l->lesson) - 1;
+    for (int pass = 0; pass < last; pass++)
+        run_pass(l, l->lesson.accumulation == NO_SYNC ? HP_NO_SYNC : HP_DEFER_REPLICATE, pass);
+    run_pass(l, HP_SYNC, last);
     check_shards(l, "gradient", true, after_step(l)->gradients);
     clip_gradients(l, p->clip);
     RANK_OK(hp_optimizer_step(optimizer, learning_rates[p->optimizer]));

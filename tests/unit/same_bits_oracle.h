@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_RANKS = 8, MAX_PASSES = 2 };
+enum { N_RANKS = 8, MAX_PASSES = 3 };
 typedef enum optimizer_choice { SGD, MOMENTUM, ADAMW, N_OPTIMIZERS } optimizer_choice;
 typedef enum clip_choice { NO_CLIP, CLIP_1, CLIP_2, CLIP_INFINITY, N_CLIPS } clip_choice;
 typedef enum accumulation { ONE_PASS, NO_SYNC, DEFERRED, N_ACCUMULATIONS } accumulation;
@@ -79,8 +79,9 @@ static inline hp_dtype master_dtype(int row) {
     return rows[row].dtype == HP_FP64 ? HP_FP64 : HP_FP32;
 }
 
+/* Two are accumulated, and join those of the third. */
 static inline int lesson_n_passes(const lesson *l) {
-    return l->accumulation == ONE_PASS ? 1 : 2;
+    return l->accumulation == ONE_PASS ? 1 : MAX_PASSES;
 }
 
 /* ---- gradients --------------------------------------------------------------------------- */
