@@ -62,7 +62,7 @@ run() {
     [ ! -d "tests/fuzz/corpus/$name" ] || cp "tests/fuzz/corpus/$name"/* "$corpus"
     local dictionary=()
     case $name in
-    *json | *config | *safetensors | *index) dictionary=(-dict=tests/fuzz/json.dict) ;;
+    *json | *config | *safetensors | *index | *trace) dictionary=(-dict=tests/fuzz/json.dict) ;;
     esac
     if ! "${still[@]}" "$build/$name" "${extent[@]}" -max_len=4096 -timeout=10 -rss_limit_mb=1024 \
         -artifact_prefix="$build/$name." -print_final_stats=1 \
@@ -81,7 +81,14 @@ run() {
 done
 failed=0
 for name in "${targets[@]}"; do
-    "$cc" "${flags[@]}" "tests/fuzz/$name.c" "$build/library.a" -lcjson -lpthread -lm -ldl \
+    parts=()
+    if [ "$name" = fuzz_trace ]; then # its head says why
+        parts=(-Iprograms -Dfree=given_back)
+        for part in programs/hpreport/*.c; do
+            [[ $part =~ /(die|assets|reader|run)\.c$ ]] || parts+=("$part")
+        done
+    fi
+    "$cc" "${flags[@]}" "${parts[@]}" "tests/fuzz/$name.c" "$build/library.a" -lcjson -lpthread -lm -ldl \
         -o "$build/$name"
     run "$name" || failed=1
 done

@@ -75,6 +75,8 @@ static void assign_rank(rank_trace *t, const uint8_t *kind_of_name) {
         for (size_t j = 0; j < t->streams[i].n; j++) {
             span *s = &t->streams[i].spans[j];
             s->kind = s->name == NO_NAME ? (uint8_t)KIND_OTHER : kind_of_name[s->name];
+            if (s->kind == KIND_STEP) /* wherever it is: what lies in it is not deeper for it */
+                continue;
             if (t->streams[i].comm < N_COMM_KINDS)
                 s->kind = t->streams[i].comm;
             else if (s->kind == KIND_WAIT_OTHER)

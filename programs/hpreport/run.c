@@ -152,6 +152,16 @@ static void measure(run *r) {
         die("expected spans in these traces, there are none");
 }
 
+/* How many ranks there were. */
+static void size_up(run *r) {
+    const int highest = r->ranks[r->n_ranks - 1].rank;
+    const uint64_t by_mesh = r->mesh[0] * r->mesh[1];
+    if (by_mesh && by_mesh <= (uint64_t)highest)
+        die("expected ranks of a mesh of %llux%llu, given a trace of rank %d",
+            (unsigned long long)r->mesh[0], (unsigned long long)r->mesh[1], highest);
+    r->world_size = by_mesh ? (int)by_mesh : highest + 1;
+}
+
 void run_read(run *r, const char *directory) {
     char path[4096];
     int *ranks = list_ranks(directory, &r->n_ranks);
@@ -171,13 +181,7 @@ void run_read(run *r, const char *directory) {
         read_verdict(r, path);
     }
     guess_mesh(r);
-    const uint64_t by_rank = (uint64_t)r->ranks[r->n_ranks - 1].rank + 1;
-    const uint64_t by_mesh = r->mesh[0] * r->mesh[1];
-    if (by_mesh && by_mesh < by_rank)
-        die("expected ranks of a mesh of %llux%llu in %s, given a trace of rank %d",
-            (unsigned long long)r->mesh[0], (unsigned long long)r->mesh[1], directory,
-            r->ranks[r->n_ranks - 1].rank);
-    r->world_size = (int)(by_mesh ? by_mesh : by_rank);
+    size_up(r);
 }
 
 void run_release(run *r) {
