@@ -337,6 +337,8 @@ static inline void play_call(fsdp_player *p, const loop_call *call) {
             read_unit(p, call->unit);
         break;
     case LOOP_LET_GO:
+        if (call->number)
+            read_unit(p, call->unit);
         RANK_OK(hp_unit_reshard(unit));
         break;
     case LOOP_SET_PASS:

@@ -124,8 +124,8 @@ typedef enum loop_what {
     LOOP_FORWARD,  /* unit; number: a unit within it, -1 */
     LOOP_BACKWARD, /* the same */
     LOOP_RECOMPUTE,
-    LOOP_HOLD, /* number: wait */
-    LOOP_LET_GO,
+    LOOP_HOLD,     /* number: wait */
+    LOOP_LET_GO,   /* number: it is read before that */
     LOOP_SET_PASS, /* number: the pass, -1 */
     LOOP_CLIP,     /* number: 0 for its norm alone */
     LOOP_UPDATE,
@@ -146,7 +146,7 @@ typedef struct loop {
     uint64_t random;
     int n_units, room;
     bool is_repeating;
-    bool is_held[LOOP_UNITS];
+    bool is_held[LOOP_UNITS], is_waited[LOOP_UNITS];
     int own_pass[LOOP_UNITS];
     int uses[2 * LOOP_UNITS], n_uses;
     int n_left[LOOP_UNITS]; /* backwards to come */
@@ -177,9 +177,9 @@ static inline void loop_by_hand(loop *l, bool is_backward) {
     if (!draw_chance(&l->random, 15))
         return;
     if (l->is_held[u])
-        loop_add(l, LOOP_LET_GO, u, 0);
+        loop_add(l, LOOP_LET_GO, u, l->is_waited[u] && (!is_backward || loop_is_open(l, u)));
     else if (loop_n_held(l) < l->room && (!is_backward || loop_is_open(l, u)))
-        loop_add(l, LOOP_HOLD, u, draw(&l->random, 2));
+        loop_add(l, LOOP_HOLD, u, l->is_waited[u] = draw(&l->random, 2));
     else
         return;
     l->is_held[u] = !l->is_held[u];
