@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_fsdp_units.c - SPEC A1, A2, A6 and A7, what else is promised of a unit: padding, what needs
- * no collective, what is ignored, options of a unit's own, gathers that nobody used, offload.
+ * test_fsdp_units.c - SPEC A1, A2, A6, A7 and A12, what else is promised of a unit: padding, what
+ * needs no collective, what is ignored, options of a unit's own, gathers that nobody used, offload.
  *
  * Each test is one sentence of the specification.
  */
@@ -438,6 +438,75 @@ static void what_was_gathered_and_not_used_is_not_stale(void **state) {
         ranks_run(2, RANKS_THREADS, unused_body, &mode);
 }
 
+/* ---- a unit that some do not use ----------------------------------------------------------- */
+
+struct unused {
+    hp_mode mode;
+    int unit, odd_rank; /* -1: nobody uses it */
+};
+
+static hp_status pass_without(bench *b, int left_out) {
+    hp_status status = hp_fsdp_begin(b->fsdp, HP_SYNC);
+    for (int i = 0; i < N_UNITS && status >= 0; i++) {
+        if (i == left_out)
+            continue;
+        status = hp_forward_begin(b->units[i]);
+        status = status < 0 ? status : hp_forward_end(b->units[i]);
+    }
+    for (int i = N_UNITS; i-- > 0 && status >= 0;) {
+        if (i == left_out)
+            continue;
+        status = hp_backward_begin(b->units[i]);
+        for (int k = 0; k < N_ELEMENTS && status >= 0; k++)
+            ((float *)hp_param_grad(b->units[i], 0))[k] = 4.0F;
+        status = status < 0 ? status : hp_backward_end(b->units[i]);
+    }
+    return status < 0 ? status : hp_fsdp_end(b->fsdp);
+}
+
+static void expect_gradient(const hp_unit *unit, float expected) {
+    hp_shard shard;
+    RANK_OK(hp_param_shard(unit, 0, &shard));
+    for (uint64_t k = 0; k < shard.n_elements; k++)
+        RANK_CHECK(((const float *)shard.grad)[k] == expected);
+}
+
+/* All count as zero; or ranks that gather and reduce in another order are told so at once, each of
+ * them, and go on after a reset. */
+static void unused_by_some_body(hp_world *world, void *argument) {
+    const struct unused *u = argument;
+    const bool is_mine = u->odd_rank < 0 || u->odd_rank == hp_world_rank(world);
+    hp_fsdp_config config = HP_FSDP_CONFIG_INIT;
+    bench b;
+    config.mode = u->mode;
+    set_up(&b, world, &config, NULL);
+    RANK_OK(pass_without(&b, -1));
+    const hp_status status = pass_without(&b, is_mine ? u->unit : -1);
+    if (status >= 0) {
+        const int n = hp_world_size(world);
+        expect_gradient(b.units[u->unit], u->odd_rank < 0 ? 0 : 4.0F * (float)(n - 1) / (float)n);
+    } else {
+        RANK_CHECK(u->odd_rank >= 0 && (status == HP_ERR_MISMATCH || status == HP_ERR_FAILED));
+        RANK_CHECK(strstr(hp_last_error(), "to make the same call") ||
+                   strstr(hp_last_error(), "has reset it")); /* who comes to it later */
+        RANK_OK(hp_fsdp_reset(b.fsdp));
+    }
+    RANK_OK(pass_without(&b, -1));
+    for (int i = 0; i < N_UNITS; i++)
+        expect_gradient(b.units[i], 4.0F);
+    tear_down(&b);
+}
+
+static void a_unit_may_be_unused_by_some_or_all(void **state) {
+    (void)state;
+    for (int mode = HP_PER_PARAM; mode <= HP_MAPPED; mode++)
+        for (int unit = 0; unit < N_UNITS; unit++)
+            for (int odd_rank = -1; odd_rank < 2; odd_rank += 2) {
+                struct unused u = {(hp_mode)mode, unit, odd_rank};
+                ranks_run(4, RANKS_THREADS, unused_by_some_body, &u);
+            }
+}
+
 /* ---- offload ------------------------------------------------------------------------------- */
 
 static void offload_body(hp_world *world, void *argument) {
@@ -487,6 +556,7 @@ int main(void) {
         cmocka_unit_test(defaults_are_those_of_the_specification),
         cmocka_unit_test(each_unit_has_its_own_reduction),
         cmocka_unit_test(what_was_gathered_and_not_used_is_not_stale),
+        cmocka_unit_test(a_unit_may_be_unused_by_some_or_all),
         cmocka_unit_test_setup_teardown(offload_is_accepted_and_says_so, scratch_make,
                                         scratch_remove),
     };
