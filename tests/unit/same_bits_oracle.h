@@ -24,8 +24,8 @@ typedef enum accumulation { ONE_PASS, NO_SYNC, DEFERRED, N_ACCUMULATIONS } accum
 
 static const double learning_rates[N_OPTIMIZERS] = {0.05, 0.02, 0.01};
 static const double weight_decay = 0.125, momentum = 0.5;
-/* Small enough for every step to be scaled. */
-static const double clip_norms[N_CLIPS] = {INFINITY, 0.5, 0.0625, 0.0078125};
+/* Small enough for most steps to be scaled. */
+static const double clip_norms[N_CLIPS] = {INFINITY, 0.125, 0.015625, 0.001953125};
 static const double clip_powers[N_CLIPS] = {2, 1, 2, INFINITY};
 
 /* What decides the bits. The mesh does, where partial sums are kept between passes. */
