@@ -92,6 +92,9 @@ static inline uint64_t hpi_max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
+/* memcpy, faster for blocks of many pages. */
+void hpi_copy(void *to, const void *from, uint64_t bytes);
+
 /* splitmix64: one step of a seeded sequence. Source: Steele, Lea, Flood, OOPSLA 2014. */
 uint64_t hpi_random_next(uint64_t *state);
 /* Uniform in [0, 1), from the top 53 bits. */

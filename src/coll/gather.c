@@ -23,6 +23,6 @@ hp_status hpi_gather(hpi_run *run) {
 
 hp_status hpi_broadcast_pull(hpi_run *run) {
     if (run->rank != run->c.root)
-        memcpy(run->c.out, run->state->in[run->c.root], run->in_bytes);
+        hpi_copy(run->c.out, run->state->in[run->c.root], run->in_bytes);
     return HP_OK;
 }

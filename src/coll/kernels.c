@@ -196,7 +196,7 @@ static int combine_of(hp_reduce op) {
 
 static void tree(const hpi_reduction *r, const void *const *in, int n, unsigned char *acc,
                  uint64_t count) {
-    if (n <= 8 && hpi_is_power_of_two((uint64_t)n)) {
+    if (n <= HPI_LEAVES && hpi_is_power_of_two((uint64_t)n)) {
         r->kernel->leaves[combine_of(r->op)](in, n, acc, count);
         return;
     }

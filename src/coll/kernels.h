@@ -7,6 +7,7 @@
 
 #include "../base/base.h"
 
+enum { HPI_LEAVES = 8 };    /* inputs that are added in registers, at most */
 enum { HPI_N_COMBINE = 3 }; /* sum (avg too), max, min */
 
 /* A row per dtype of contributions. Inputs may lie at any address, accumulators are aligned. */
@@ -30,7 +31,9 @@ typedef struct hpi_reduction {
     hp_dtype dtype, out_dtype;
     hp_reduce op;
     int n;
-    unsigned char *scratch; /* hpi_scratch_bytes(n), 64-byte aligned */
+    /* hpi_scratch_bytes(n), 64-byte aligned; or, when n is a power of two up to HPI_LEAVES and
+     * nothing is narrowed, where the result is wanted, apart from the inputs. */
+    unsigned char *scratch;
 } hpi_reduction;
 
 uint64_t hpi_scratch_bytes(int n);

@@ -171,7 +171,7 @@ void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t 
     uint64_t offset;
     for (uint64_t at = begin, bytes; at < end; at += bytes) {
         bytes = piece_at(run, part, at, end, &offset);
-        memcpy((unsigned char *)run->c.out + offset, from + (at - begin), bytes);
+        hpi_copy((unsigned char *)run->c.out + offset, from + (at - begin), bytes);
     }
 }
 
@@ -180,6 +180,6 @@ void hpi_part_collect(const hpi_run *run, int part, void *plain, uint64_t begin,
     uint64_t offset;
     for (uint64_t at = begin, bytes; at < end; at += bytes) {
         bytes = piece_at(run, part, at, end, &offset);
-        memcpy(to + (at - begin), (const unsigned char *)run->c.in + offset, bytes);
+        hpi_copy(to + (at - begin), (const unsigned char *)run->c.in + offset, bytes);
     }
 }

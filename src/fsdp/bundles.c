@@ -119,14 +119,14 @@ static void spread(const hpi_param *p, size_t bytes, uint64_t shard, const unsig
                    unsigned char *full) {
     const stripe s = stripe_of(p, bytes);
     for (uint64_t o = 0; o < p->layout.outer; o++)
-        memcpy(full + o * s.stride + shard * s.run, row + o * s.run, s.run);
+        hpi_copy(full + o * s.stride + shard * s.run, row + o * s.run, s.run);
 }
 
 static void collect(const hpi_param *p, size_t bytes, uint64_t shard, const unsigned char *full,
                     unsigned char *row) {
     const stripe s = stripe_of(p, bytes);
     for (uint64_t o = 0; o < p->layout.outer; o++)
-        memcpy(row + o * s.run, full + o * s.stride + shard * s.run, s.run);
+        hpi_copy(row + o * s.run, full + o * s.stride + shard * s.run, s.run);
 }
 
 /* ---- parameters -------------------------------------------------------------------------- */
@@ -145,8 +145,8 @@ hp_status hpi_run_pack(void *context, const hp_op *op) {
 }
 
 hp_status hpi_run_copy(void *context, const hp_op *op) {
-    memcpy(hpi_bound(context, &op->writes[0]), hpi_bound(context, &op->reads[0]),
-           op->reads[0].end - op->reads[0].begin);
+    hpi_copy(hpi_bound(context, &op->writes[0]), hpi_bound(context, &op->reads[0]),
+             op->reads[0].end - op->reads[0].begin);
     return HP_OK;
 }
 
@@ -202,7 +202,7 @@ hp_status hpi_run_pack_grads(void *context, const hp_op *op) {
     for (uint32_t j = 0; j < s.plan->n_params; j++) {
         const hpi_plan_param *p = &s.plan->params[j];
         if (p->route == HPI_ROUTE_ALL_REDUCE)
-            memcpy(packed + p->pack_begin, grads + p->grad_begin, p->grad_end - p->grad_begin);
+            hpi_copy(packed + p->pack_begin, grads + p->grad_begin, p->grad_end - p->grad_begin);
     }
     return HP_OK;
 }
