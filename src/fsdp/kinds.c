@@ -138,24 +138,29 @@ static hp_status run_fold(void *context, const hp_op *op) {
 
 /* One step, after all sums: x / parts, or x * (factor / parts) when the user gave a factor. The
  * scalar is computed in double and rounded once. */
-static void divide_fp32(float *x, uint64_t n, double factor, double parts) {
-    const float divisor = (float)parts, multiplier = (float)(factor / parts);
-    if (factor == 1.0)
-        for (uint64_t i = 0; i < n; i++)
-            x[i] /= divisor;
-    else
-        for (uint64_t i = 0; i < n; i++)
-            x[i] *= multiplier;
+HPI_KERNEL static void divide_fp32(float *x, uint64_t n, float divisor) {
+    for (uint64_t i = 0; i < n; i++)
+        x[i] /= divisor;
 }
 
-static void divide_fp64(double *x, uint64_t n, double factor, double parts) {
-    const double multiplier = factor / parts;
-    if (factor == 1.0)
-        for (uint64_t i = 0; i < n; i++)
-            x[i] /= parts;
-    else
-        for (uint64_t i = 0; i < n; i++)
-            x[i] *= multiplier;
+HPI_KERNEL static void multiply_fp32(float *x, uint64_t n, float multiplier) {
+    for (uint64_t i = 0; i < n; i++)
+        x[i] *= multiplier;
+}
+
+HPI_KERNEL static void divide_fp64(double *x, uint64_t n, double divisor) {
+    for (uint64_t i = 0; i < n; i++)
+        x[i] /= divisor;
+}
+
+HPI_KERNEL static void multiply_fp64(double *x, uint64_t n, double multiplier) {
+    for (uint64_t i = 0; i < n; i++)
+        x[i] *= multiplier;
+}
+
+/* Over a power of two a product has the quotient's bits, and takes a fraction of its time. */
+static bool is_product(double factor, double parts) {
+    return factor != 1.0 || hpi_is_power_of_two((uint64_t)parts);
 }
 
 static hp_status run_divide(void *context, const hp_op *op) {
@@ -164,10 +169,16 @@ static hp_status run_divide(void *context, const hp_op *op) {
     const double parts = config->reduce == HP_AVG ? (double)fsdp->n_shards * fsdp->n_replicas : 1.0;
     void *x = hpi_bound(context, &op->writes[0]);
     const uint64_t bytes = op->writes[0].end - op->writes[0].begin;
-    if (op->dtype == HP_FP64)
-        divide_fp64(x, bytes / sizeof(double), config->factor, parts);
+    const bool is_double = op->dtype == HP_FP64, multiplies = is_product(config->factor, parts);
+    const double multiplier = config->factor / parts;
+    if (is_double && multiplies)
+        multiply_fp64(x, bytes / sizeof(double), multiplier);
+    else if (is_double)
+        divide_fp64(x, bytes / sizeof(double), parts);
+    else if (multiplies)
+        multiply_fp32(x, bytes / sizeof(float), (float)multiplier);
     else
-        divide_fp32(x, bytes / sizeof(float), config->factor, parts);
+        divide_fp32(x, bytes / sizeof(float), (float)parts);
     return HP_OK;
 }
 
