@@ -3,13 +3,13 @@
 #
 # setup.sh - the packages that the work on this tree needs, and why: one list.
 #
-# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint fuzz browser all python
+# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint fuzz browser mpi all python
 #
 # Says what is missing and why, then installs it with apt-get, as root or through sudo. With -n it
 # only says so, and fails when something is missing. Where there is no apt-get it lists what to
 # install and stops, unless compiler, cmake and ninja are there. When nothing is missing it is
-# silent and touches nothing. The group python, which all does not hold, makes build/python with
-# pip: 1.2 GB, for the comparisons with PyTorch alone.
+# silent and touches nothing. All does not hold mpi, for the comparison with MPI alone, nor python,
+# which makes build/python with pip: 1.2 GB, for the comparisons with PyTorch alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,6 +39,10 @@ lint  shellcheck       static analysis of shell scripts
 lint  codespell        spelling
 fuzz  clang-14         has libFuzzer
 fuzz  libclang-rt-14-dev run time of libFuzzer and of the sanitizers
+mpi   libopenmpi-dev   hpperf-mpi, the peer of hpperf step --beside
+mpi   openmpi-bin      starts it
+mpi   libmpich-dev     the same, written against another MPI
+mpi   mpich            starts it
 python python3-venv    makes build/python
 '
 
@@ -126,13 +130,13 @@ if [ "${1:-}" = -n ]; then
     is_dry=yes
     shift
 fi
-[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz browser all python"
+[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz browser mpi all python"
 groups=()
 for group in "$@"; do
     case $group in
-    make | build | test | lint | fuzz | browser | python) groups+=("$group") ;;
+    make | build | test | lint | fuzz | browser | mpi | python) groups+=("$group") ;;
     all) groups+=(make build test lint fuzz browser) ;;
-    *) fail "expected a group (make build test lint fuzz browser all python), given '$group'" ;;
+    *) fail "expected a group (make build test lint fuzz browser mpi all python), given '$group'" ;;
     esac
 done
 

@@ -43,8 +43,10 @@ static double median_of_column(const campaign *c) {
 /* Of our step; of the peer's; of the peer's over ours: those that apply are not NULL. */
 static double median(const campaign *c, const double *ours, const double *theirs) {
     const size_t step = sizeof *c->theirs / sizeof(double);
-    for (int k = 0; k < c->o->n_pairs; k++)
-        c->column[k] = !theirs ? ours[k] : theirs[(size_t)k * step] / (ours ? ours[k] : 1);
+    for (int k = 0; k < c->o->n_pairs; k++) {
+        const double mine = ours ? ours[k] : 1;
+        c->column[k] = theirs ? theirs[(size_t)k * step] / mine : mine;
+    }
     return median_of_column(c);
 }
 

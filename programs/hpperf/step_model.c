@@ -145,6 +145,7 @@ static hp_status make_fsdp(step_model *m, hp_mode mode) {
     config.mode = mode;
     config.schedule = HP_SERIAL;
     config.executor = m->o->is_threaded ? HP_EXECUTOR_THREAD : HP_EXECUTOR_INLINE;
+    config.prefetch = 0; /* serial asks for none: one slot of gathered parameters, as the peer's */
     config.trace = m->trace;
     TRY(hp_fsdp_create(m->mesh, &config, &m->fsdp));
     for (int i = 0; i < m->o->n_units; i++)
