@@ -14,6 +14,8 @@
 #include "agree.h"
 #include "buffers.h"
 
+#include <assert.h>
+
 /* Cuts are where every buffer's slices are aligned: 128 elements are 512 bytes of fp32. */
 enum { ALIGNMENT = 64, CHUNK_ALIGNMENT = 128 };
 
@@ -54,6 +56,7 @@ static void place(struct segment *s) {
     }
     const uint64_t n_shards = (uint64_t)unit->fsdp->n_shards;
     s->chunk = hpi_align_up(hpi_ceil_div(end, n_shards), CHUNK_ALIGNMENT);
+    assert(last); /* s->first at least */
     last->grad_padding = n_shards * s->chunk - end;
 }
 

@@ -7,8 +7,8 @@ set -euo pipefail
 # shellcheck source=tests/cli/hptrain_common.sh
 source tests/cli/hptrain_common.sh
 hpreport=$build/bin/hpreport
-run=$out/run
-mkdir "$run"
+traces=$out/run
+mkdir "$traces"
 
 # ---- traces by hand: moments in microseconds since 5 s ----
 begin() { # RANK TID NAME STEP ID BYTES UNIT AT
@@ -68,18 +68,18 @@ trace() { # RANK REPLICATE_AT: a training step and an evaluation
     span "$r" 3 all_reduce 0 3 16 a "$2" 535
     printf '\n]}\n'
 }
-trace 0 530 >"$run/trace-0.json"
-trace 1 531 >"$run/trace-1.json"
-trace 2 530.5 >"$run/trace-2.json"
-trace 3 531 >"$run/trace-3.json"
-cat >"$run/verdict.json" <<'JSON'
+trace 0 530 >"$traces/trace-0.json"
+trace 1 531 >"$traces/trace-1.json"
+trace 2 530.5 >"$traces/trace-2.json"
+trace 3 531 >"$traces/trace-3.json"
+cat >"$traces/verdict.json" <<'JSON'
 {"sound": false, "rule": "use outside a life", "text": "operation 4 <release> \"a\"", "ranks": 4, "steps": 3,
  "operations": 77, "peak_bytes": 1500, "bound_bytes": 2000, "mode": "fused", "mesh": [2, 2],
  "schedule": "full", "prefetch": 1, "later": [{"x": null}, 1.5e3]}
 JSON
 
 echo "== figures of traces written by hand"
-"$hpreport" --json "$run" >"$out/figures.json" || fail "expected figures"
+"$hpreport" --json "$traces" >"$out/figures.json" || fail "expected figures"
 cat >"$out/expected.json" <<'JSON'
 {
   "run": {"name": "run", "library": "hyperparallel 0.1.0", "ranks": 4, "traces": [0, 1, 2, 3], "mesh": [2, 2], "spans": 76, "dropped_spans": 0, "ms": 1.100000},
@@ -122,21 +122,21 @@ diff "$out/expected.json" "$out/figures.json" || fail "expected the figures abov
 jq -e . "$out/figures.json" >/dev/null || fail "expected JSON"
 
 echo "== first and last arrival of each collective"
-"$hpreport" --arrivals "$run" >"$out/arrivals.csv"
+"$hpreport" --arrivals "$traces" >"$out/arrivals.csv"
 [ "$(wc -l <"$out/arrivals.csv")" -eq 9 ] || fail "expected 8 arrivals: $(cat "$out/arrivals.csv")"
 grep -qxF '0,2,reduce,"reduce_scatter","b",32,2,2,0.500000,3,0.507000,0.007000' "$out/arrivals.csv" ||
     fail "expected the late arrival of rank 3: $(cat "$out/arrivals.csv")"
 
 echo "== the mesh by option, and not known"
-rm "$run/verdict.json"
-"$hpreport" --json --mesh 2x2 "$run" | jq -e '.skew.collectives == 8 and .verdict == null and .memory.bound_bytes == null' \
+rm "$traces/verdict.json"
+"$hpreport" --json --mesh 2x2 "$traces" | jq -e '.skew.collectives == 8 and .verdict == null and .memory.bound_bytes == null' \
     >/dev/null || fail "expected the groups of --mesh 2x2"
-"$hpreport" --json "$run" | jq -e '.run.mesh == null and .skew.collectives == 4 and .skew.max_ms == 0.03 and
+"$hpreport" --json "$traces" | jq -e '.run.mesh == null and .skew.collectives == 4 and .skew.max_ms == 0.03 and
     any(.summary[]; test("mesh is not known"))' >/dev/null || fail "expected arrivals over all ranks"
 
 echo "== a rank without a trace, spans that were dropped"
 mkdir "$out/gap"
-cp "$run"/trace-[012].json "$out/gap"
+cp "$traces"/trace-[012].json "$out/gap"
 sed -i 's/"dropped_spans":0/"dropped_spans":7/' "$out/gap/trace-1.json"
 "$hpreport" --json --mesh 2x2 "$out/gap" | jq -e '.run.ranks == 4 and .run.traces == [0, 1, 2] and .run.dropped_spans == 7 and
     .summary[0] == "Traces of 1 of 4 ranks are missing." and (.summary[1] | test("7 spans did not fit"))' >/dev/null ||
@@ -150,7 +150,7 @@ echo '{"sound": true, "steady_bytes": 10000, "bound_bytes": 12000, "mesh": [2, 2
 
 echo "== names go into the page without harm"
 mkdir "$out/odd"
-sed 's|"unit":"a"|"unit":"</script><b>\\"\\u00e9"|' "$run/trace-0.json" >"$out/odd/trace-0.json"
+sed 's|"unit":"a"|"unit":"</script><b>\\"\\u00e9"|' "$traces/trace-0.json" >"$out/odd/trace-0.json"
 [ "$("$hpreport" "$out/odd")" = "$out/odd/report.html" ] || fail "expected the name of the page"
 [ "$(grep -c '</script>' "$out/odd/report.html")" -eq 3 ] || fail "expected the ends of the page's own scripts alone"
 "$hpreport" --json "$out/odd" | jq -e '.communication.units[0].unit == "</script><b>\"é"' >/dev/null ||
@@ -169,12 +169,12 @@ bad() { # TEXT: said of $out/bad, with exit status 1
     grep -qF -- "$1" "$out/said" || fail "expected \"$1\", given $(cat "$out/said")"
     [ "$(wc -l <"$out/said")" -eq 1 ] || fail "expected one line, given $(cat "$out/said")"
 }
-change() { sed "$1" "$run/trace-0.json" >"$out/bad/trace-0.json"; }
+change() { sed "$1" "$traces/trace-0.json" >"$out/bad/trace-0.json"; }
 
 echo "== traces that are cut, of another version, or wrong"
-size=$(stat -c %s "$run/trace-0.json")
+size=$(stat -c %s "$traces/trace-0.json")
 for n in 0 1 17 60 100 700 $((size / 2)) $((size / 2 + 37)) $((size - 30)) $((size - 3)); do
-    head -c "$n" "$run/trace-0.json" >"$out/bad/trace-0.json"
+    head -c "$n" "$traces/trace-0.json" >"$out/bad/trace-0.json"
     bad "$out/bad/trace-0.json:"
     grep -qE ':[0-9]+:[0-9]+: expected .*was it cut' "$out/said" || fail "cut at $n: given $(cat "$out/said")"
 done
@@ -212,7 +212,7 @@ echo '{"otherData":{"library":"hyperparallel 0.1.0"},"traceEvents":[]}' >"$out/b
 bad 'expected spans in these traces, there are none'
 rm "$out/bad/trace-0.json"
 bad "expected trace-0.json and so on in $out/bad, there is none"
-cp "$run/trace-3.json" "$out/bad"
+cp "$traces/trace-3.json" "$out/bad"
 echo '{"sound": true, "mesh": [1, 2]}' >"$out/bad/verdict.json"
 bad 'expected ranks of a mesh of 1x2'
 echo '{"sound": 1}' >"$out/bad/verdict.json"
@@ -234,8 +234,8 @@ status=0
 "$hpreport" "$out/none" >"$out/said" 2>&1 || status=$?
 [ $status -eq 1 ] || fail "expected 1 for a folder that is not there, given $status"
 grep -q "expected the folder of a trace, $out/none" "$out/said" || fail "given $(cat "$out/said")"
-! "$hpreport" --json "$run" >/dev/full 2>/dev/null || fail "expected a failure where nothing can be written"
-! "$hpreport" -o /dev/full/x "$run" 2>/dev/null || fail "expected a failure where there can be no page"
+! "$hpreport" --json "$traces" >/dev/full 2>/dev/null || fail "expected a failure where nothing can be written"
+! "$hpreport" -o /dev/full/x "$traces" 2>/dev/null || fail "expected a failure where there can be no page"
 
 echo "== a real run: exposed time is what the run itself counted"
 "$hprun" -n 4 "$hptrain" --width 24 --hidden 40 --blocks 2 --window 8 --model bytes-mlp --mesh 2x2 --seq 16 --batch 8 \

@@ -169,7 +169,7 @@ static void write_body(hp_world *world, void *argument) {
     const int number = sigsetjmp(trapped, 1);
     if (!number) {
         *(volatile float *)data = 1;
-        RANK_CHECK(!"a write through hp_param_data went through");
+        RANK_CHECK(!*"a write through hp_param_data went through");
     }
     RANK_CHECK(number == SIGSEGV && sigaction(SIGSEGV, &before, NULL) == 0);
     RANK_OK(hp_forward_end(m.units[1]));
