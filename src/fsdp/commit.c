@@ -5,8 +5,8 @@
  * The order is: check what one rank can check alone, agree with the other ranks, take memory
  * (buffers.c), fill the shards, make plan and executor. After it a training step takes no memory.
  */
-#include "agree.h"
 #include "engine.h"
+#include "together/agree.h"
 
 #define XXH_INLINE_ALL
 #include <stdio.h>

@@ -7,8 +7,8 @@
  * each costs the same wait, and none but the parameters' own where they are large, because then
  * copies cost more than waits.
  */
-#include "agree.h"
 #include "engine.h"
+#include "together/agree.h"
 
 /* ---- names ------------------------------------------------------------------------------- */
 

@@ -23,7 +23,7 @@
 #define HPI_ENGINE_H
 
 #include "../coll/coll.h"
-#include "layout.h"
+#include "memory/layout.h"
 #include "plan/plan.h"
 #include <hyperparallel/fsdp.h>
 

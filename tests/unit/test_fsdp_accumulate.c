@@ -9,7 +9,7 @@
  */
 #include "base/base.h"
 #include "coll/coll.h"
-#include "fsdp/accumulate.h"
+#include "fsdp/memory/accumulate.h"
 #include "support/oracle.h"
 #include "support/ranks.h"
 

@@ -7,7 +7,7 @@
  * FIELD-CASES F28, F13, F18: memory in use after a step does not grow, rows that do not divide,
  * only what trains is reduced.
  */
-#include "fsdp/between.h"
+#include "fsdp/together/between.h"
 #include "support/ranks.h"
 #include "support/tiny.h"
 

@@ -6,8 +6,8 @@
  * Each test is one sentence of the specification.
  */
 #include "field/exact_training.h"
-#include "fsdp/between.h"
 #include "fsdp/plan/plan.h"
+#include "fsdp/together/between.h"
 #include "scratch.h"
 
 #include <dirent.h>

@@ -5,7 +5,7 @@
  * The property: extract every shard, lay the shards side by side as a gather does, read the whole
  * back. Dimension 0 may be of any size; inner dimensions divide; the padding is never written.
  */
-#include "fsdp/layout.h"
+#include "fsdp/memory/layout.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -10,7 +10,7 @@
 #ifndef VARIED_MODEL_H
 #define VARIED_MODEL_H
 
-#include "fsdp/between.h"
+#include "fsdp/together/between.h"
 #include "support/ranks.h"
 
 enum { N_VARIED = 10, VARIED_MOST = 64, VARIED_UNITS = 2, VARIED_FIRST = 6 };

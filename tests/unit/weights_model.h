@@ -9,7 +9,7 @@
 #ifndef WEIGHTS_MODEL_H
 #define WEIGHTS_MODEL_H
 
-#include "fsdp/between.h"
+#include "fsdp/together/between.h"
 #include "support/ranks.h"
 #include "unit/scratch.h"
 

@@ -8,7 +8,7 @@
  * mesh wrote them, and only when all ranks have read and checked everything are weights and state
  * written.
  */
-#include "../between.h"
+#include "../together/between.h"
 #include "files.h"
 #include "index.h"
 #include "safetensors.h"

@@ -7,7 +7,7 @@
  * in the directory, products fit, pieces tile.
  */
 #include "index.h"
-#include "../between.h"
+#include "../together/between.h"
 #include "files.h"
 #include "safetensors.h"
 

@@ -7,7 +7,7 @@
  * other.
  */
 #include "pieces.h"
-#include "../between.h"
+#include "../together/between.h"
 
 #include <stdio.h>
 

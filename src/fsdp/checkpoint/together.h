@@ -7,8 +7,8 @@
 #ifndef HPI_TOGETHER_H
 #define HPI_TOGETHER_H
 
-#include "../agree.h"
 #include "../engine.h"
+#include "../together/agree.h"
 
 /* A number that no other save has, the same on all ranks. */
 hp_status hpi_token(const hp_fsdp *fsdp, uint64_t *out_token);

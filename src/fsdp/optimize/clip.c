@@ -7,8 +7,8 @@
  * for every mesh. Replicas hold equal gradients and are never added; a replicated parameter is
  * counted by shard rank 0. Source: SPEC A9; torch.nn.utils.clip_grad_norm_ for the coefficient.
  */
-#include "../between.h"
-#include "../groups.h"
+#include "../together/between.h"
+#include "../together/groups.h"
 #include "exact.h"
 
 #include <hyperparallel/coll.h>

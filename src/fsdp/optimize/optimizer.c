@@ -9,8 +9,8 @@
  * torch.optim.SGD.
  */
 #include "optimizer.h"
-#include "../agree.h"
-#include "../between.h"
+#include "../together/agree.h"
+#include "../together/between.h"
 
 #include <assert.h>
 #include <hyperparallel/coll.h>

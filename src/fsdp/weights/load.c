@@ -8,10 +8,10 @@
  * that a file cut short meanwhile, or a disk that fails, is an error to return and not a SIGBUS;
  * since then some weights are new and some old, the fsdp is given up.
  */
-#include "../between.h"
 #include "../checkpoint/files.h"
 #include "../checkpoint/pieces.h"
 #include "../checkpoint/together.h"
+#include "../together/between.h"
 #include "directory.h"
 #include "source.h"
 

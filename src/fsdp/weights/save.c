@@ -7,9 +7,9 @@
  * rank holds a whole tensor; and when all have succeeded rank 0 exchanges the directory for the old
  * one.
  */
-#include "../between.h"
 #include "../checkpoint/files.h"
 #include "../checkpoint/together.h"
+#include "../together/between.h"
 #include "directory.h"
 #include "index.h"
 #include "write.h"

@@ -8,7 +8,7 @@
  * ranks meet, and only then may memory be used again. They meet once more when each has all that
  * the next pass needs, so that either all can go on or none.
  */
-#include "engine.h"
+#include "../engine.h"
 #include "groups.h"
 
 static hp_status check(const hp_fsdp *fsdp) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/layout.h - which elements of a parameter a rank holds. Pure arithmetic.
+ * fsdp/memory/layout.h - which elements of a parameter a rank holds. Pure arithmetic.
  *
  * Around its shard dimension a parameter is [outer][rows][inner]. Rows are cut into n_shards chunks
  * of ceil(rows / n_shards); a shard is [outer][chunk][inner], padded with zeros where rows end.
@@ -15,7 +15,7 @@
 #ifndef HPI_LAYOUT_H
 #define HPI_LAYOUT_H
 
-#include "../base/base.h"
+#include "../../base/base.h"
 #include <hyperparallel/fsdp.h>
 
 typedef struct hpi_layout {

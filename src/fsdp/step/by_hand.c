@@ -4,7 +4,7 @@
  *
  * As the hooks of engine.c: check the order, then let the plan (plan/by_hand.c) say what is done.
  */
-#include "engine.h"
+#include "../engine.h"
 
 /* ---- gathered by hand -------------------------------------------------------------------- */
 

@@ -6,8 +6,8 @@
  * memory of its current life; everything that follows from it (hp_param_data, hp_param_grad) is
  * read from there, so a replayed list behaves like a planned one.
  */
-#include "accumulate.h"
-#include "bundles.h"
+#include "../memory/accumulate.h"
+#include "../memory/bundles.h"
 
 static hp_fsdp *owner_of(void *context) {
     return ((hpi_bindings *)context)->owner;

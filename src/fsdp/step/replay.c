@@ -7,7 +7,7 @@
  * hooks in another order, or to which other gradients were left by HP_NO_SYNC passes, which are
  * planned each time.
  */
-#include "engine.h"
+#include "../engine.h"
 
 #include <assert.h>
 

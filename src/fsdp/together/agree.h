@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/agree.h - ranks say the same of how something went that each of them did alone.
+ * fsdp/together/agree.h - ranks say the same of how something went that each of them did alone.
  *
  * All are collective over the world, for set-up and between two passes. They take no memory:
  * hp_fsdp_create and hp_fsdp_reset have used the group (hpi_fsdp_warm_up), so a rank that has none

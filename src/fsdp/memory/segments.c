@@ -11,7 +11,7 @@
  * i-th chunk of each segment. Users read through a second mapping of the same pages, without
  * permission to write; where ranks are threads there is one mapping only, and no such protection.
  */
-#include "agree.h"
+#include "../together/agree.h"
 #include "buffers.h"
 
 #include <assert.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/groups.h - the groups that an fsdp talks in, and how it stops talking.
+ * fsdp/together/groups.h - the groups that an fsdp talks in, and how it stops talking.
  */
 #ifndef HPI_FSDP_GROUPS_H
 #define HPI_FSDP_GROUPS_H
 
-#include "engine.h"
+#include "../engine.h"
 
 /* shard, reduce, replicate, all. Collective. After a failure: hpi_fsdp_drop_groups. */
 hp_status hpi_fsdp_take_groups(hp_fsdp *fsdp);

@@ -6,7 +6,7 @@
  * real rank; groups and memory are not there, so no operation does anything but begin and end
  * what a unit does. Everything that reads or writes values is refused.
  */
-#include "engine.h"
+#include "../engine.h"
 
 static hp_unit *unit_of(void *context, const hp_op *op) {
     const hp_fsdp *fsdp = ((hpi_bindings *)context)->owner;

@@ -7,8 +7,8 @@
  * the unit, so ranks that disagree are told by the first of these. A trainable unit has gradients
  * in its shards after a pass that was HP_SYNC to it, until the next begin.
  */
-#include "engine.h"
-#include "groups.h"
+#include "../engine.h"
+#include "../together/groups.h"
 
 enum { NOBODY = UINT32_MAX };
 

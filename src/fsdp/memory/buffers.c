@@ -7,7 +7,7 @@
  * have an id from the start and memory of this rank alone when they are first needed.
  */
 #include "buffers.h"
-#include "agree.h"
+#include "../together/agree.h"
 #include "bundles.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/buffers.h - a unit's buffers while they are laid out, for buffers.c and segments.c.
+ * fsdp/memory/buffers.h - a unit's buffers while they are laid out, for buffers.c and segments.c.
  *
  * Each field is the end of one buffer so far; a parameter, or a segment of several, takes its room
  * there. So all ranks come to the same sizes and offsets without a word.
@@ -8,7 +8,7 @@
 #ifndef HPI_BUFFERS_H
 #define HPI_BUFFERS_H
 
-#include "engine.h"
+#include "../engine.h"
 
 enum { HPI_SLICE_ALIGNMENT = 512, HPI_PARAM_ALIGNMENT = 64 };
 

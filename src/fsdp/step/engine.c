@@ -7,9 +7,9 @@
  * returns and the others when their turn comes. After a failed operation hp_fsdp_reset and
  * hp_fsdp_destroy are left.
  */
-#include "engine.h"
-#include "buffers.h"
-#include "groups.h"
+#include "../engine.h"
+#include "../memory/buffers.h"
+#include "../together/groups.h"
 
 #include <hyperparallel/coll.h>
 #include <stdio.h>

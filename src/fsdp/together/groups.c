@@ -10,7 +10,7 @@
  */
 #include "groups.h"
 
-#include "../world/world.h"
+#include "../../world/world.h"
 #include <hyperparallel/coll.h>
 
 /* `before`: of those that came before it; a failure of one of these is what is returned. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/bundles.h - parameters that travel together, in the fused modes.
+ * fsdp/memory/bundles.h - parameters that travel together, in the fused modes.
  *
  * A bundle is a matrix of bytes with a row for each shard of the group. A row is the shards of all
  * the unit's parameters of one dtype, one behind the other, padding included; so one collective
@@ -10,7 +10,7 @@
 #ifndef HPI_BUNDLES_H
 #define HPI_BUNDLES_H
 
-#include "engine.h"
+#include "../engine.h"
 
 static inline bool hpi_mode_is_fused(hp_mode mode) {
     return mode == HP_FUSED || mode == HP_FUSED_ZERO_COPY;

@@ -5,8 +5,8 @@
  * Rank 0 is the judge. It plans for all ranks, or gets from each what it recorded, and tells
  * everybody its verdict, so all ranks go on or fail together.
  */
-#include "agree.h"
-#include "between.h"
+#include "../together/agree.h"
+#include "../together/between.h"
 #include "job.h"
 
 #include <hyperparallel/coll.h>

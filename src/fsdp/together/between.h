@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fsdp/between.h - what clipping, optimizers and checkpoints share: they work between two passes.
+ * fsdp/together/between.h - what clipping, optimizers and checkpoints share: they work between two
+ * passes.
  *
  * Then the executor is drained and no group is in use, so collectives on the world's and on the
  * unshard group (fsdp->shard) are free to take; sequence numbers are read anew by the next pass.
@@ -8,8 +9,8 @@
 #ifndef HPI_BETWEEN_H
 #define HPI_BETWEEN_H
 
-#include "../trace/trace.h"
-#include "engine.h"
+#include "../../trace/trace.h"
+#include "../engine.h"
 
 /* HP_OK when the fsdp is sound, committed and between two passes. */
 hp_status hpi_fsdp_check_idle(const hp_fsdp *fsdp, const char *call);
