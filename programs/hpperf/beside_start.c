@@ -101,7 +101,8 @@ static void become(const beside_row *row, int n_ranks, const char *token, const 
              row->options, n_cores() >= n_ranks ? row->pinned : row->shared, folder, row->program,
              arguments, token);
     add_words(line, words, 0);
-    execvp(words[0], words);
+    if (words[0]) /* a row has a launcher */
+        execvp(words[0], words);
 }
 
 int beside_start(const beside_row *row, int n_ranks, const char *token, const char *arguments) {

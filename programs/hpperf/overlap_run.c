@@ -174,10 +174,11 @@ static hp_status open_series(campaign *c, series *s, uint64_t loops_per_ms) {
 
 static hp_status write_trace(const campaign *c) {
     char path[4096];
-    if (!c->o->trace)
+    const model *first = c->all[0].model; /* there is one case at least */
+    if (!c->o->trace || !first)
         return HP_OK;
     snprintf(path, sizeof path, "%s/trace-%d.json", c->o->trace, hp_world_rank(c->world));
-    return agree(c->world, hp_trace_write(c->all[0].model->trace, path));
+    return agree(c->world, hp_trace_write(first->trace, path));
 }
 
 static hp_status measure(campaign *c, const overlap_case *cases, overlap_result *out_results) {

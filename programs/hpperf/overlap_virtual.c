@@ -324,7 +324,7 @@ static hp_status find_needs(virtual_case *v) {
                                    .prefetch = v->o->prefetch,
                                    .forward_ms = v->o->times.forward_ms * v->o->n_units,
                                    .backward_ms = v->o->times.backward_ms * v->o->n_units};
-    overlap_needs *needs = calloc(v->job.n_ranks, sizeof *needs);
+    overlap_needs *needs = calloc(v->job.n_ranks + (size_t)1, sizeof *needs);
     if (!needs)
         return fail(HP_ERR_MEMORY, "expected memory for %u ranks", v->job.n_ranks);
     for (uint32_t rank = 0; rank < v->job.n_ranks; rank++)

@@ -30,13 +30,27 @@ static double now_ns(void) {
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/* A call of the library, which is what is timed. */
-#define TIMED(m, call)                                                                             \
-    do {                                                                                           \
-        const double timed_begin_ = now_ns();                                                      \
-        TRY(call);                                                                                 \
-        (m)->calls_ns += now_ns() - timed_begin_;                                                  \
-    } while (0)
+/* The calls of the library are what is timed. */
+static hp_status timed(step_model *m, hp_status (*call)(hp_unit *unit), int unit) {
+    const double began_ns = now_ns();
+    TRY(call(m->units[unit]));
+    m->calls_ns += now_ns() - began_ns;
+    return HP_OK;
+}
+
+static hp_status timed_begin(step_model *m) {
+    const double began_ns = now_ns();
+    TRY(hp_fsdp_begin(m->fsdp, HP_SYNC));
+    m->calls_ns += now_ns() - began_ns;
+    return HP_OK;
+}
+
+static hp_status timed_end(step_model *m) {
+    const double began_ns = now_ns();
+    TRY(hp_fsdp_end(m->fsdp));
+    m->calls_ns += now_ns() - began_ns;
+    return HP_OK;
+}
 
 /* ---- a step ---- */
 
@@ -62,20 +76,19 @@ static hp_status write_grads(step_model *m, int unit) {
 
 static hp_status one_step(step_model *m) {
     TRY(hp_barrier(hp_world_group(m->world)));
-    TIMED(m, hp_fsdp_begin(m->fsdp, HP_SYNC));
+    TRY(timed_begin(m));
     for (int i = 0; i < m->o->n_units; i++) {
-        TIMED(m, hp_forward_begin(m->units[i]));
+        TRY(timed(m, hp_forward_begin, i));
         TRY(read_params(m, i));
-        TIMED(m, hp_forward_end(m->units[i]));
+        TRY(timed(m, hp_forward_end, i));
     }
     for (int i = m->o->n_units; i-- > 0;) {
-        TIMED(m, hp_backward_begin(m->units[i]));
+        TRY(timed(m, hp_backward_begin, i));
         TRY(read_params(m, i));
         TRY(write_grads(m, i));
-        TIMED(m, hp_backward_end(m->units[i]));
+        TRY(timed(m, hp_backward_end, i));
     }
-    TIMED(m, hp_fsdp_end(m->fsdp));
-    return HP_OK;
+    return timed_end(m);
 }
 
 static hp_status check_grads(step_model *m) {
@@ -157,7 +170,7 @@ hp_status step_model_create(hp_world *world, const step_options *o, hp_mode mode
                             step_model **out_model) {
     step_model *m = calloc(1, sizeof *m);
     hp_status status = agree(world, m ? HP_OK : fail(HP_ERR_MEMORY, "expected memory"));
-    if (status < 0) {
+    if (status < 0 || !m) {
         free(m);
         return status;
     }

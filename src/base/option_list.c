@@ -49,6 +49,8 @@ static void show_text(hp_option *o, const char *fallback, const char *unit) {
 #define SHOW_CHOICE(fallback, least, most, unit) show_choice(out_option, fallback, most, unit)
 #define SHOW_TEXT(fallback, least, most, unit) show_text(out_option, fallback, unit)
 
+/* A few statements for each row. */
+/* NOLINTNEXTLINE(readability-function-size) */
 int hp_option_at(int index, hp_option *out_option) {
     int at = 0;
     if (!out_option)
