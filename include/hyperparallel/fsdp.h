@@ -12,6 +12,11 @@
  *
  * Calls are collective over the mesh: every rank makes the same ones in the same order, from one
  * thread. docs/architecture.md follows one gradient through it.
+ *
+ * Errors that any call may return and that are not repeated below: ARGUMENT; STATE, before commit
+ * or in the wrong place of a pass; FAILED, after an operation has failed, until hp_fsdp_reset;
+ * where ranks wait for each other PEER and TIMEOUT, naming the rank; MEMORY. UNSUPPORTED, of an
+ * fsdp in virtual time, for what needs values.
  */
 #ifndef HYPERPARALLEL_FSDP_H
 #define HYPERPARALLEL_FSDP_H
@@ -145,7 +150,9 @@ typedef struct hp_unit_config {
 #define HP_UNIT_CONFIG_INIT                                                                        \
     { sizeof(hp_unit_config), -1, HP_AVG, 1.0, 0, 0 }
 
-/* A mesh of one dimension is FSDP, of two HSDP (replicate, shard). config NULL: defaults. */
+/* A mesh of one dimension is FSDP, of two HSDP (replicate, shard). config NULL: defaults.
+ * Collective, but for a virtual mesh. Owns: the caller, who destroys it before the mesh. Errors:
+ * ARGUMENT, UNSUPPORTED (a dtype of the precision policy), VERSION (config.size). */
 HP_MUST_CHECK hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config,
                                        hp_fsdp **out_fsdp);
 /* Local: waits for nobody, so a rank that failed can leave. After a failure, or inside a pass, its
@@ -179,11 +186,14 @@ typedef enum hp_pass {
 /* The sum of K passes is a sum: HP_AVG divides by the ranks and never by passes, so whoever wants a
  * mean over microbatches scales the loss. New weights (an optimizer's step, a load) drop what was
  * accumulated. Ranks that are in different passes, or come to one after other numbers of HP_NO_SYNC
- * passes, get MISMATCH, saying so, from the first call in which they meet. */
-/* A pass holds at most 65,536 operations, some ten for each call around a unit. */
+ * passes, get MISMATCH, saying so, from the first call in which they meet.
+ * A pass holds at most 65,536 operations, some ten for each call around a unit. Errors: LIMIT and
+ * MEMORY, where there is no room for partial sums: nothing has changed then; STATE, where a pass
+ * that is replayed (replay_after) has other gradients accumulated than the recorded one. */
 HP_MUST_CHECK hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass);
 /* Units without a gradient count as zero, the last reductions are waited for and divided, gathers
- * that nobody used are cancelled, every queue is empty: gradients are in the shards. */
+ * that nobody used are cancelled, every queue is empty: gradients are in the shards. Errors: STATE
+ * while a unit computes; MISMATCH. */
 HP_MUST_CHECK hp_status hp_fsdp_end(hp_fsdp *fsdp);
 
 /* What this unit does in the passes that follow, whatever hp_fsdp_begin says: HP_SYNC, HP_NO_SYNC,
@@ -253,9 +263,10 @@ HP_MUST_CHECK hp_status hp_param_dtypes(const hp_unit *unit, int param, hp_dtype
                                         hp_dtype *out_grad);
 
 /* This rank's shard: rows [begin, end) along shard_dim, in the order of memory, or, HP_MAPPED,
- * elements [begin, end) of the row-major parameter; fp32 (fp64 for
- * fp64, the parameter's own dtype when frozen). Values may be read between steps. The gradient
- * shard is valid from hp_fsdp_end to the next hp_fsdp_begin; NULL for frozen parameters. */
+ * elements [begin, end) of the row-major parameter; fp32 (fp64 for fp64, the parameter's own dtype
+ * when frozen). Values may be read between steps. The gradient shard is valid from hp_fsdp_end to
+ * the next hp_fsdp_begin; NULL for frozen parameters. In virtual time both are NULL. Errors:
+ * ARGUMENT; STATE when it is ignored, or before commit. */
 typedef struct hp_shard {
     int64_t begin, end;  /* rows along shard_dim (the flat scalar counts as one row), elements */
     uint64_t n_elements; /* of this shard */
@@ -278,14 +289,16 @@ typedef struct hp_optimizer_config {
     { sizeof(hp_optimizer_config), -1.0, 0.0, 0.9, 0.999, 1e-8 }
 
 /* "adamw" or "sgd", as torch.optim defines them. State is fp32 (fp64 for fp64), in shards.
- * Owns: the caller, who destroys it before the fsdp. Source: Loshchilov and Hutter 2019, alg. 2. */
+ * Owns: the caller, who destroys it before the fsdp. Collective. Errors: MISMATCH when ranks have
+ * different ones. Source: Loshchilov and Hutter 2019, alg. 2. */
 HP_MUST_CHECK hp_status hp_optimizer_create(hp_fsdp *fsdp, const char *name,
                                             const hp_optimizer_config *config,
                                             hp_optimizer **out_optimizer);
 void hp_optimizer_destroy(hp_optimizer *optimizer);
 /* Update every trainable shard in place from its gradient shard; a unit whose own pass was not
  * HP_SYNC (hp_unit_set_pass) has none and is left as it is. Between hp_fsdp_end and hp_fsdp_begin,
- * once per end (STATE otherwise). */
+ * once per end (STATE otherwise). Ranks meet in it at most where mapped parameters are still read.
+ */
 HP_MUST_CHECK hp_status hp_optimizer_step(hp_optimizer *optimizer, double learning_rate);
 
 /* The exact global norm of all gradients (p = 1, 2 or INFINITY), the same bits for every mesh, and
@@ -362,7 +375,7 @@ HP_MUST_CHECK hp_status hp_fsdp_stats_get(const hp_fsdp *fsdp, hp_fsdp_stats *ou
 /* The mode, after commit never HP_AUTO. */
 hp_mode hp_fsdp_mode(const hp_fsdp *fsdp);
 /* The operations of the last step (config.record), valid until the next begin, and the kind table
- * that names them (hp_op_print). */
+ * that names them (hp_op_print). Local. Errors: STATE without config.record. */
 HP_MUST_CHECK hp_status hp_fsdp_recorded(const hp_fsdp *fsdp, const hp_op **out_ops,
                                          uint64_t *out_n, const hp_kind **out_kinds,
                                          uint32_t *out_n_kinds);
@@ -376,8 +389,9 @@ HP_MUST_CHECK hp_status hp_fsdp_recorded(const hp_fsdp *fsdp, const hp_op **out_
 typedef enum hp_verify_what { HP_VERIFY_PLAN = 0, HP_VERIFY_RECORDED = 1 } hp_verify_what;
 HP_MUST_CHECK hp_status hp_fsdp_verify(hp_fsdp *fsdp, hp_verify_what what, hp_verdict *out_verdict);
 
-/* As hp_simulate needs it: the planned job of all ranks of the mesh. Owns: the caller, who gives it
- * back. Local. */
+/* As hp_simulate needs it: the planned job of all ranks of the mesh, three steps as HP_VERIFY_PLAN
+ * has them. Owns: the caller, who gives it back before the fsdp, whose kinds and names it points
+ * to. Local. */
 HP_MUST_CHECK hp_status hp_fsdp_job_create(hp_fsdp *fsdp, hp_job *out_job);
 void hp_fsdp_job_destroy(hp_job *job);
 

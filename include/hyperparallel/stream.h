@@ -136,7 +136,8 @@ typedef struct hp_kind {
     hp_role role;
 } hp_kind;
 
-/* What operations of one kind on one communicator take: fixed_ns + bytes * ns_per_byte, alone. */
+/* What operations of one kind on one communicator take: fixed_ns + bytes * ns_per_byte, alone; each
+ * part at most 2^46 ns (19 hours). */
 typedef struct hp_cost {
     uint64_t fixed_ns;
     double ns_per_byte; /* of hp_op.bytes */
@@ -285,7 +286,8 @@ typedef struct hp_verdict {
  * everywhere, whatever `drain` of its kind. Times are not evidence, and neither is the order of a
  * list, except that no executor gets stuck in lists that can be run in order, and some in others.
  * `out_verdict` is set in any case where the arguments are right. Errors: UNSOUND, whose record
- * names the rule and both operations with rank, step and unit; ARGUMENT, MEMORY. Threads: any.
+ * names the rule and both operations with rank, step and unit; ARGUMENT (also: more than 4,096
+ * ranks or 2^31 operations), MEMORY. Threads: any.
  * Source: Lamport 1978 (happens-before); Mattern 1989 (vector clocks). */
 HP_MUST_CHECK hp_status hp_verify(const hp_job *job, hp_verdict *out_verdict);
 
