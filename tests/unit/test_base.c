@@ -40,7 +40,7 @@ static void status_table_is_complete(void **state) {
                                     hp_status_name((hp_status)other));
     }
     assert_string_equal(hp_status_name(HP_ERR_TIMEOUT), "HP_ERR_TIMEOUT");
-    assert_string_equal(hp_status_name((hp_status)-17), "HP_STATUS_?");
+    assert_string_equal(hp_status_name((hp_status)-18), "HP_STATUS_?");
     assert_string_equal(hp_status_name((hp_status)2), "HP_STATUS_?");
     assert_non_null(hp_status_text((hp_status)99));
     assert_non_null(hp_status_hint((hp_status)99));

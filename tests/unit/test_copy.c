@@ -14,7 +14,7 @@
 enum { PAGE = 4096, MOST = 40 * PAGE, MARGIN = 64, FILL = 0xA5 };
 
 static void check(unsigned char *to, const unsigned char *from, uint64_t bytes) {
-    memset(to, FILL, MOST + 4 * MARGIN);
+    memset(to, FILL, bytes + 2 * MARGIN);
     hpi_copy(to + MARGIN, from, bytes);
     for (uint64_t i = 0; i < MARGIN; i++) {
         assert_int_equal(to[i], FILL);

@@ -56,7 +56,7 @@ static void the_recorder_keeps_every_byte(void **state) {
             check_recorded(recorder, ops, at + counts[i], counts, (uint64_t)i + 1);
         }
         assert_int_equal(hp_executor_drain(recorder), HP_OK);
-        assert_true(step == 0 || hpi_alloc_count() == n_allocations);
+        assert_true(step < 2 || hpi_alloc_count() == n_allocations); /* two lists */
     }
     hp_executor_stats stats;
     hp_executor_stats_get(recorder, &stats);
