@@ -67,7 +67,7 @@ jq -es '.[0].event == "begin"' "$out/half.jsonl" >/dev/null || fail "nothing but
 
 echo "== before the first checkpoint it begins afresh, and the log goes on"
 # Slowed down: else 17 steps may be over before the shell has seen the third.
-HYPER_PARALLEL_DELAY=kind=*,rank=0,us=4000,seed=1 run early "held_out 3" --save-every 20
+HYPER_PARALLEL_DELAY="kind=*,rank=0,us=4000,seed=1" run early "held_out 3" --save-every 20
 check_losses early
 jq -es 'map(select(.event == "begin")) | map([.restart, .first_step, .weights]) == [[0, 0, "first"], [1, 0, "first"], [2, 0, "first"]]' \
     "$out/early.jsonl" >/dev/null || fail "early: $(grep begin "$out/early.jsonl" | cut -c 1-600)"
