@@ -4,14 +4,20 @@
  * show it.
  *
  * Sums over ranks are sums: 4 ranks that stood still for 1 ms each are 4 ms. Communication and
- * exposed time are of training passes (their gradients reduced or kept); evaluations are apart.
+ * exposed time are of all passes with a backward; evaluations are apart.
  */
 #ifndef HPREPORT_FIGURES_H
 #define HPREPORT_FIGURES_H
 
 #include "run.h"
 
-typedef enum pass_kind { PASS_TRAIN, PASS_NO_SYNC, PASS_EVALUATE, N_PASS_KINDS } pass_kind;
+typedef enum pass_kind {
+    PASS_TRAIN,
+    PASS_NO_SYNC, /* this and the next come before a PASS_TRAIN, which takes in their gradients */
+    PASS_DEFER_REPLICATE,
+    PASS_EVALUATE,
+    N_PASS_KINDS
+} pass_kind;
 
 /* One pass and what followed until the next: clipping, the update. */
 typedef struct pass {
@@ -71,7 +77,7 @@ typedef struct figures {
     pass *passes; /* by step */
     size_t n_passes, n_of[N_PASS_KINDS];
     uint64_t median_ns, min_ns, max_ns; /* of whole training passes */
-    /* training passes, over all ranks */
+    /* passes with a backward, over all ranks */
     uint64_t busy_ns[N_COMM_KINDS], exposed_ns[N_COMM_KINDS];
     uint64_t evaluate_busy_ns[N_COMM_KINDS], evaluate_exposed_ns[N_COMM_KINDS];
     uint64_t total_busy_ns, total_exposed_ns;
@@ -90,7 +96,7 @@ typedef struct figures {
 
 /* The pass of a step; never NULL. */
 pass *pass_of(const figures *f, uint32_t step);
-/* How much of all communication of training passes no compute stood still for, in percent. */
+/* How much of all communication no compute stood still for, in percent. */
 double hidden_percent(uint64_t busy_ns, uint64_t exposed_ns);
 
 /* All of them, of f->run. */

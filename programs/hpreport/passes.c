@@ -45,9 +45,10 @@ static void collect_steps(figures *f) {
 }
 
 static pass_kind kind_of(const run *r, const span *s) {
-    return name_is(r, s->unit, "evaluate")  ? PASS_EVALUATE
-           : name_is(r, s->unit, "no_sync") ? PASS_NO_SYNC
-                                            : PASS_TRAIN;
+    return name_is(r, s->unit, "evaluate")          ? PASS_EVALUATE
+           : name_is(r, s->unit, "no_sync")         ? PASS_NO_SYNC
+           : name_is(r, s->unit, "defer_replicate") ? PASS_DEFER_REPLICATE
+                                                    : PASS_TRAIN;
 }
 
 static void look_at(figures *f, const span *s) {

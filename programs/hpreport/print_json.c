@@ -104,6 +104,8 @@ static void put_steps(const figures *f, FILE *file) {
     fputs(", ", file);
     put_count(file, "no_sync", f->n_of[PASS_NO_SYNC]);
     fputs(", ", file);
+    put_count(file, "defer_replicate", f->n_of[PASS_DEFER_REPLICATE]);
+    fputs(", ", file);
     put_count(file, "evaluate", f->n_of[PASS_EVALUATE]);
     fputs(", ", file);
     put_ms(file, "median_ms", f->median_ns);
@@ -209,7 +211,7 @@ static void put_skew(const figures *f, FILE *file) {
 }
 
 static void put_passes(const figures *f, FILE *file) {
-    static const char *const kinds[] = {"train", "no_sync", "evaluate"};
+    static const char *const kinds[] = {"train", "no_sync", "defer_replicate", "evaluate"};
     const run *r = f->run;
     const char *comma = "";
     fputs("  \"passes\": [", file);

@@ -7,7 +7,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { SENTENCE = 600 };
 
@@ -48,21 +47,23 @@ static const char *plural(uint64_t n) {
 }
 
 static void say_size(figures *f) {
+    static const char *const names[N_PASS_KINDS][2] = {
+        [PASS_NO_SYNC] = {"pass without reduction", "passes without reduction"},
+        [PASS_DEFER_REPLICATE] = {"pass without all-reduce", "passes without all-reduce"},
+        [PASS_EVALUATE] = {"evaluation", "evaluations"}};
     const run *r = f->run;
-    char ranks[64], passes[128] = "";
+    char ranks[64], passes[200] = "";
+    size_t used = 0;
     if (r->mesh[0])
         snprintf(ranks, sizeof ranks, "%d rank%s (mesh %llu x %llu)", r->world_size,
                  plural((uint64_t)r->world_size), (unsigned long long)r->mesh[0],
                  (unsigned long long)r->mesh[1]);
     else
         snprintf(ranks, sizeof ranks, "%d rank%s", r->world_size, plural((uint64_t)r->world_size));
-    if (f->n_of[PASS_NO_SYNC])
-        snprintf(passes, sizeof passes, ", %zu pass%s without reduction", f->n_of[PASS_NO_SYNC],
-                 f->n_of[PASS_NO_SYNC] == 1 ? "" : "es");
-    const size_t used = strlen(passes);
-    if (f->n_of[PASS_EVALUATE])
-        snprintf(passes + used, sizeof passes - used, ", %zu evaluation%s", f->n_of[PASS_EVALUATE],
-                 plural(f->n_of[PASS_EVALUATE]));
+    for (int k = PASS_NO_SYNC; k < N_PASS_KINDS; k++)
+        if (f->n_of[k])
+            used += (size_t)snprintf(passes + used, sizeof passes - used, ", %zu %s", f->n_of[k],
+                                     names[k][f->n_of[k] != 1]);
     say(f, "%s, %zu training step%s%s in %s.", ranks, f->n_of[PASS_TRAIN],
         plural(f->n_of[PASS_TRAIN]), passes, time_of((double)(r->end_ns - r->begin_ns)).s);
     if (f->n_of[PASS_TRAIN])

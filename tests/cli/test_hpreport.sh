@@ -90,7 +90,7 @@ cat >"$out/expected.json" <<'JSON'
     "Rank 3 came last in 50% of its collectives, by 8.50 µs in the median and 10.0 µs at most.",
     "What steps take and give back reached 1.5 KiB (rank 0); the bound on all memory is 2.0 KiB.",
     "The verifier found the run unsound."],
-  "steps": {"train": 1, "no_sync": 0, "evaluate": 1, "median_ms": 0.650000, "min_ms": 0.650000, "max_ms": 0.650000},
+  "steps": {"train": 1, "no_sync": 0, "defer_replicate": 0, "evaluate": 1, "median_ms": 0.650000, "min_ms": 0.650000, "max_ms": 0.650000},
   "communication": {"busy_ms": {"unshard": 0.400000, "reduce": 0.113000, "replicate": 0.017500}, "exposed_ms": {"unshard": 0.220000, "reduce": 0.120000, "replicate": 0.020000},
     "hidden_percent": 32.139,
     "evaluate_busy_ms": {"unshard": 0.080000, "reduce": 0.000000, "replicate": 0.000000}, "evaluate_exposed_ms": {"unshard": 0.080000, "reduce": 0.000000, "replicate": 0.000000},
@@ -133,6 +133,17 @@ rm "$traces/verdict.json"
     >/dev/null || fail "expected the groups of --mesh 2x2"
 "$hpreport" --json "$traces" | jq -e '.run.mesh == null and .skew.collectives == 4 and .skew.max_ms == 0.03 and
     any(.summary[]; test("mesh is not known"))' >/dev/null || fail "expected arrivals over all ranks"
+
+echo "== passes whose gradients a later one adds up are no steps"
+mkdir "$out/early"
+for kind in no_sync defer_replicate; do
+    for r in 0 1 2 3; do sed "s/\"unit\":\"evaluate\"/\"unit\":\"$kind\"/" "$traces/trace-$r.json" >"$out/early/trace-$r.json"; done
+    "$hpreport" --json "$out/early" | jq -e --arg kind $kind '.steps.train == 1 and .steps[$kind] == 1 and .steps.evaluate == 0 and
+        .steps.max_ms == 0.65 and .passes[1].kind == $kind and .communication.exposed_ms.unshard == 0.3' >/dev/null ||
+        fail "$kind: expected one step and a pass before it"
+done
+"$hpreport" --json "$out/early" | jq -e '.summary | any(test("1 training step, 1 pass without all-reduce in "))' >/dev/null ||
+    fail "expected the passes in words"
 
 echo "== a rank without a trace, spans that were dropped"
 mkdir "$out/gap"

@@ -242,7 +242,7 @@ class Timeline {
 
   /* Numbers of steps, while there is room for them. */
   drawPasses(c) {
-    const words = {train: "step", no_sync: "no-sync", evaluate: "evaluate"};
+    const words = {train: "step", no_sync: "no-sync", defer_replicate: "deferred", evaluate: "evaluate"};
     let free = GUTTER;
     for (const p of this.passes) {
       if (p.end < this.from || p.begin > this.to) continue;
