@@ -49,14 +49,13 @@ static void read_version(char *out, int size) {
         *c = *c == '\t' ? ' ' : *c;
 }
 
-static int take_turns(step *s, int fd) {
+static void take_turns(step *s, int fd) {
     char line[TOKEN_LINE], reply[TOKEN_LINE];
     while (token_read(fd, line) == 1) {
         step_turn(s, reply, sizeof reply);
         if (token_write(fd, reply))
             break;
     }
-    return 0;
 }
 
 int main(int argc, char **argv) {
@@ -79,8 +78,8 @@ int main(int argc, char **argv) {
                 s ? "a connection to hpperf" : "memory");
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
-    const int status = take_turns(s, fd);
+    take_turns(s, fd);
     step_destroy(s);
     MPI_Finalize();
-    return status;
+    return 0;
 }

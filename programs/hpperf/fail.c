@@ -22,7 +22,9 @@ hp_status agree(hp_world *world, hp_status mine) {
     if (first == INT64_MAX)
         return HP_OK;
     if (first / RANK_STEP == rank)
-        return mine;
+        failure_print(stderr, mine, rank);
+    /* When one rank has ended the launcher ends the others: nobody leaves before it is told. */
+    TRY(hp_barrier(hp_world_group(world)));
     return fail((hp_status)(-(int)(first % RANK_STEP)), "%s", "");
 }
 

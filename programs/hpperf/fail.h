@@ -3,7 +3,7 @@
  * hpperf/fail.h - failures of the program itself, kept in the library's error record.
  *
  * Functions return an hp_status, their own failures through fail(), and pass others on with TRY.
- * main prints the text once, at the end.
+ * The text is printed once: by agree(), or by main at the end.
  */
 #ifndef HPPERF_FAIL_H
 #define HPPERF_FAIL_H
@@ -22,7 +22,7 @@
 #define fail(status, ...) (hp_error_set((status), NULL, __VA_ARGS__), (status))
 
 /* Every rank brings its own status; where one failed, all return what the first of them brought,
- * and that rank alone has a text. Collective. */
+ * which that rank has said, so that nobody has a text any more. Collective. */
 hp_status agree(hp_world *world, hp_status mine);
 
 /* Say why `status` was returned, if it is this rank's to tell: see fail.c. world_rank: -1 before

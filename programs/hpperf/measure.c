@@ -11,6 +11,7 @@
  */
 #include "bench.h"
 #include "fail.h"
+#include "median.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -69,17 +70,6 @@ static hp_status iteration(bench *b, int batch, bool calls, double *out_ns) {
 }
 
 /* ---- statistics ---- */
-
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts. */
-static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof *x, compare);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
 
 /* The smallest of which 99 of 100 are not above it. */
 static double percentile_99(const double *sorted, int n) {

@@ -106,11 +106,15 @@ overlap_case overlap_case_at(const overlap_options *o, int i);
 /* Of one rank. That of all is the largest of each, for ranks wait for each other in groups alone:
  * what one needs in forward and another in backward does not add up. */
 overlap_bound overlap_bound_of(const overlap_needs *needs);
+/* What is asked of a unit's collectives on a stream, together; 0 on compute. */
+double overlap_stream_ms(const overlap_times *times, unsigned stream);
+/* What they are called, and how many there are, in a mode that is not HP_AUTO. */
+const char *overlap_collective(hp_mode mode, unsigned stream);
+int overlap_n_collectives(const overlap_options *o, hp_mode mode, unsigned stream);
 /* What is put before each collective of a unit by --comm-ms and --inject on a rank, in us, when the
  * unit has so many on that stream: --comm-ms of the stream, and by --inject up to as much again. */
-uint64_t overlap_delay_us(const overlap_options *o, hp_stream_id stream, int rank, int unit,
+uint64_t overlap_delay_us(const overlap_options *o, unsigned stream, int rank, int unit,
                           int n_collectives);
-double overlap_median(double *x, int n); /* sorts */
 
 /* ---- overlap_print.c ---- */
 

@@ -9,8 +9,6 @@
  */
 #include "overlap.h"
 
-#include <stdlib.h>
-
 static double max(double a, double b) {
     return a > b ? a : b;
 }
@@ -49,30 +47,33 @@ static uint64_t mix(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-static double stream_ms(const overlap_times *times, hp_stream_id stream) {
-    return stream == HP_STREAM_UNSHARD  ? times->gather_ms
-           : stream == HP_STREAM_REDUCE ? times->reduce_ms
-                                        : times->replicate_ms;
+/* ---- collectives --------------------------------------------------------------------------- */
+
+double overlap_stream_ms(const overlap_times *times, unsigned stream) {
+    return stream == HP_STREAM_UNSHARD     ? times->gather_ms
+           : stream == HP_STREAM_REDUCE    ? times->reduce_ms
+           : stream == HP_STREAM_REPLICATE ? times->replicate_ms
+                                           : 0;
+}
+
+const char *overlap_collective(hp_mode mode, unsigned stream) {
+    return stream == HP_STREAM_UNSHARD  ? mode == HP_MAPPED ? "barrier" : "all_gather"
+           : stream == HP_STREAM_REDUCE ? "reduce_scatter"
+                                        : "all_reduce";
+}
+
+int overlap_n_collectives(const overlap_options *o, hp_mode mode, unsigned stream) {
+    return mode == HP_PER_PARAM && stream != HP_STREAM_REPLICATE ? o->n_params : 1;
 }
 
 /* It depends on nothing that a schedule or a mode changes, so all cases bear the same. */
-uint64_t overlap_delay_us(const overlap_options *o, hp_stream_id stream, int rank, int unit,
+uint64_t overlap_delay_us(const overlap_options *o, unsigned stream, int rank, int unit,
                           int n_collectives) {
-    double ms = stream_ms(&o->times, stream);
+    double ms = overlap_stream_ms(&o->times, stream);
     if (o->injects) {
         const uint64_t z = mix(mix(mix(o->inject_seed) ^ (uint64_t)rank) ^
-                               ((uint64_t)unit * HP_N_STREAMS + (uint64_t)stream));
+                               ((uint64_t)unit * HP_N_STREAMS + stream));
         ms += ms * (double)(z >> 11) * 0x1.0p-53;
     }
     return (uint64_t)(ms * 1e3 / n_collectives + 0.5);
-}
-
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double overlap_median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof *x, compare);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }

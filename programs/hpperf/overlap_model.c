@@ -180,17 +180,6 @@ hp_status model_step(model *m, double metrics[N_METRICS]) {
 
 /* ---- delays ---- */
 
-/* How many collectives a unit has on a stream. */
-static int n_collectives(const model *m, hp_stream_id stream) {
-    return m->mode == HP_PER_PARAM && stream != HP_STREAM_REPLICATE ? m->o->n_params : 1;
-}
-
-static const char *collective_name(const model *m, hp_stream_id stream) {
-    return stream == HP_STREAM_UNSHARD  ? (m->mode == HP_MAPPED ? "barrier" : "all_gather")
-           : stream == HP_STREAM_REDUCE ? "reduce_scatter"
-                                        : "all_reduce";
-}
-
 /* The rules for all collectives of this rank, unit by unit where they differ. Owns: the caller. */
 static char *make_delay(const model *m) {
     enum { RULE = 96 };
@@ -199,16 +188,15 @@ static char *make_delay(const model *m) {
     char *text = malloc(size);
     size_t length = 0;
     for (int i = 0; text && i < n_units; i++)
-        for (int s = HP_STREAM_UNSHARD; s < HP_N_STREAMS; s++) {
-            const uint64_t us = overlap_delay_us(m->o, (hp_stream_id)s, hp_world_rank(m->world), i,
-                                                 n_collectives(m, (hp_stream_id)s));
+        for (unsigned s = HP_STREAM_UNSHARD; s < HP_N_STREAMS; s++) {
+            const uint64_t us = overlap_delay_us(m->o, s, hp_world_rank(m->world), i,
+                                                 overlap_n_collectives(m->o, m->mode, s));
             char unit[32] = "";
             if (m->o->injects)
                 snprintf(unit, sizeof unit, ",unit=unit%d", i);
-            length +=
-                (size_t)snprintf(text + length, size - length, "%skind=%s,stream=%s,us=%llu%s",
-                                 length ? ";" : "", collective_name(m, (hp_stream_id)s),
-                                 hp_stream_id_name((unsigned)s), (unsigned long long)us, unit);
+            length += (size_t)snprintf(
+                text + length, size - length, "%skind=%s,stream=%s,us=%llu%s", length ? ";" : "",
+                overlap_collective(m->mode, s), hp_stream_id_name(s), (unsigned long long)us, unit);
         }
     return text;
 }

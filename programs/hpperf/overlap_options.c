@@ -60,7 +60,7 @@ static const struct argp_option rows[] = {
     {"virtual", KEY_VIRTUAL, 0, 0, "in virtual time: the ranks of the mesh need not exist", 0},
     {"preset", KEY_PRESET, "seed", 0,
      "32 layers in the cases of the seed's tables, with times from its figures: in virtual time, "
-     "then on 8 ranks (docs/hpperf.md)",
+     "then on 8 ranks (docs/virtual-time.md)",
      0},
     {0, 0, 0, 0, "How it is measured:", 0},
     {"runs", KEY_RUNS, "N", 0, "of each case, in turns (default 10)", 0},

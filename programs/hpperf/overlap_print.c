@@ -36,10 +36,8 @@ static void print_ratio(const char *before, int width, double x) {
         printf("%s%*.3f", before, width, x);
 }
 
-static void print_table_row(const overlap_options *o, const overlap_case *c,
-                            const overlap_result *r) {
+static void print_table_row(const overlap_case *c, const overlap_result *r) {
     char mesh[24];
-    (void)o;
     snprintf(mesh, sizeof mesh, "%dx%d", c->mesh.n_replicas, c->mesh.n_shards);
     printf("%-10s %-15s %5s %9.2f %9.2f %9.2f", hp_schedule_name(c->schedule),
            hp_mode_name(c->mode), mesh, r->needs.forward_ms + r->needs.backward_ms,
@@ -99,6 +97,6 @@ void overlap_print_row(const overlap_options *o, const char *name, const overlap
     if (o->as_json)
         print_json_row(o, name, c, r);
     else
-        print_table_row(o, c, r);
+        print_table_row(c, r);
     fflush(stdout);
 }

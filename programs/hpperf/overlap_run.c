@@ -7,6 +7,7 @@
  * each model; every second run goes through them the other way, so that none always comes first.
  */
 #include "fail.h"
+#include "median.h"
 #include "overlap_model.h"
 
 #include <math.h>
@@ -80,13 +81,13 @@ static hp_status warm_up(campaign *c) {
 static double median_of(const campaign *c, const series *s, metric which) {
     for (int run = 0; run < c->o->n_runs; run++)
         c->column[run] = s->samples[run][which];
-    return overlap_median(c->column, c->o->n_runs);
+    return median(c->column, c->o->n_runs);
 }
 
 static double over_serial(const campaign *c, const series *s, const series *serial) {
     for (int run = 0; run < c->o->n_runs; run++)
         c->column[run] = s->samples[run][M_STEP] / serial->samples[run][M_STEP];
-    return overlap_median(c->column, c->o->n_runs);
+    return median(c->column, c->o->n_runs);
 }
 
 /* Compute: where it took less, so that a serial run that was disturbed allows nothing. */

@@ -70,17 +70,8 @@ static bool is_kind(const virtual_case *v, const hp_op *op, const char *name) {
     return strcmp(v->job.kinds[op->kind].name, name) == 0;
 }
 
-static double stream_ms(const virtual_case *v, unsigned stream) {
-    const overlap_times *t = &v->o->times;
-    return stream == HP_STREAM_UNSHARD     ? t->gather_ms
-           : stream == HP_STREAM_REDUCE    ? t->reduce_ms
-           : stream == HP_STREAM_REPLICATE ? t->replicate_ms
-                                           : 0;
-}
-
-/* How many collectives a unit has on a stream. */
 static int n_collectives(const virtual_case *v, unsigned stream) {
-    return v->result.mode == HP_PER_PARAM && stream != HP_STREAM_REPLICATE ? v->o->n_params : 1;
+    return overlap_n_collectives(v->o, v->result.mode, stream);
 }
 
 static double local_ms(const virtual_case *v, const hp_op *op) {
@@ -101,7 +92,8 @@ static void set_costs(const virtual_case *v) {
     for (uint64_t i = 0; i < list->n; i++) {
         const hp_op *op = &list->ops[i];
         const double ms =
-            op->comm ? stream_ms(v, op->stream) / n_collectives(v, op->stream) : local_ms(v, op);
+            op->comm ? overlap_stream_ms(&v->o->times, op->stream) / n_collectives(v, op->stream)
+                     : local_ms(v, op);
         v->costs[(size_t)op->kind * v->job.n_comms + op->comm].fixed_ns =
             (uint64_t)(ms * 1e6 + 0.5);
     }
@@ -112,14 +104,8 @@ static unsigned long long injected_us(const virtual_case *v, unsigned stream, in
     overlap_options without = *v->o;
     const int n = n_collectives(v, stream);
     without.injects = false;
-    return overlap_delay_us(v->o, (hp_stream_id)stream, rank, unit, n) -
-           overlap_delay_us(&without, (hp_stream_id)stream, rank, unit, n);
-}
-
-static const char *collective_name(const virtual_case *v, unsigned stream) {
-    return stream == HP_STREAM_UNSHARD  ? v->result.mode == HP_MAPPED ? "barrier" : "all_gather"
-           : stream == HP_STREAM_REDUCE ? "reduce_scatter"
-                                        : "all_reduce";
+    return overlap_delay_us(v->o, stream, rank, unit, n) -
+           overlap_delay_us(&without, stream, rank, unit, n);
 }
 
 /* A rule for each stream, unit and rank. */
@@ -138,11 +124,11 @@ static hp_status make_delay(virtual_case *v) {
     for (int rank = 0; rank < (int)v->job.n_ranks; rank++)
         for (int unit = 0; unit < v->o->n_units; unit++)
             for (unsigned s = HP_STREAM_UNSHARD; s < HP_N_STREAMS; s++)
-                length +=
-                    (size_t)snprintf(v->delay + length, n * RULE - length,
-                                     "%skind=%s,stream=%s,rank=%d,unit=unit%d,us=%llu",
-                                     length ? ";" : "", collective_name(v, s), hp_stream_id_name(s),
-                                     rank, unit, injected_us(v, s, rank, unit));
+                length += (size_t)snprintf(v->delay + length, n * RULE - length,
+                                           "%skind=%s,stream=%s,rank=%d,unit=unit%d,us=%llu",
+                                           length ? ";" : "", overlap_collective(v->result.mode, s),
+                                           hp_stream_id_name(s), rank, unit,
+                                           injected_us(v, s, rank, unit));
     return HP_OK;
 }
 

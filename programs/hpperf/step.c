@@ -8,6 +8,7 @@
  */
 #include "step.h"
 #include "fail.h"
+#include "median.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,25 +30,14 @@ typedef struct campaign {
 
 /* ---- medians ---- */
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_of_column(const campaign *c) {
-    const int n = c->o->n_pairs;
-    qsort(c->column, (size_t)n, sizeof *c->column, compare);
-    return (c->column[(n - 1) / 2] + c->column[n / 2]) / 2;
-}
-
 /* Of our step; of the peer's; of the peer's over ours: those that apply are not NULL. */
-static double median(const campaign *c, const double *ours, const double *theirs) {
+static double median_of(const campaign *c, const double *ours, const double *theirs) {
     const size_t step = sizeof *c->theirs / sizeof(double);
     for (int k = 0; k < c->o->n_pairs; k++) {
         const double mine = ours ? ours[k] : 1;
         c->column[k] = theirs ? theirs[(size_t)k * step] / mine : mine;
     }
-    return median_of_column(c);
+    return median(c->column, c->o->n_pairs);
 }
 
 /* ---- rows ---- */
@@ -70,11 +60,11 @@ static void print_head(const campaign *c) {
 static void print_table_row(const campaign *c, int i) {
     const double *ours = c->ours[i];
     printf("  %-15s %-15s %9.3f", hp_mode_name(c->o->modes[i]),
-           hp_mode_name(step_model_mode(c->models[i])), median(c, ours, NULL));
+           hp_mode_name(step_model_mode(c->models[i])), median_of(c, ours, NULL));
     if (c->peer)
-        printf(" %9.3f %9.3f %7.2f %7.2f", median(c, NULL, &c->theirs->step_ms),
-               median(c, NULL, &c->theirs->calls_ms), median(c, ours, &c->theirs->step_ms),
-               median(c, ours, &c->theirs->calls_ms));
+        printf(" %9.3f %9.3f %7.2f %7.2f", median_of(c, NULL, &c->theirs->step_ms),
+               median_of(c, NULL, &c->theirs->calls_ms), median_of(c, ours, &c->theirs->step_ms),
+               median_of(c, ours, &c->theirs->calls_ms));
     printf(" %6.0f\n", c->wrong[i]);
 }
 
@@ -86,13 +76,13 @@ static void print_json_row(const campaign *c, int i) {
            "\"ours_ms\": %.4f",
            hp_mode_name(o->modes[i]), hp_mode_name(step_model_mode(c->models[i])),
            hp_world_size(c->world), o->n_units, o->n_params, (unsigned long long)o->width_bytes,
-           o->is_threaded ? "thread" : "inline", o->n_pairs, o->n_steps, median(c, ours, NULL));
+           o->is_threaded ? "thread" : "inline", o->n_pairs, o->n_steps, median_of(c, ours, NULL));
     if (c->peer)
         printf(", \"peer\": \"%s\", \"peer_version\": \"%s\", \"peer_ms\": %.4f, "
                "\"peer_calls_ms\": %.4f, \"ratio\": %.4f, \"ratio_calls\": %.4f",
-               o->beside->name, beside_version(c->peer), median(c, NULL, &c->theirs->step_ms),
-               median(c, NULL, &c->theirs->calls_ms), median(c, ours, &c->theirs->step_ms),
-               median(c, ours, &c->theirs->calls_ms));
+               o->beside->name, beside_version(c->peer), median_of(c, NULL, &c->theirs->step_ms),
+               median_of(c, NULL, &c->theirs->calls_ms), median_of(c, ours, &c->theirs->step_ms),
+               median_of(c, ours, &c->theirs->calls_ms));
     printf(", \"wrong\": %.0f}\n", c->wrong[i]);
 }
 
