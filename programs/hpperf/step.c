@@ -32,10 +32,10 @@ typedef struct campaign {
 
 /* Of our step; of the peer's; of the peer's over ours: those that apply are not NULL. */
 static double median_of(const campaign *c, const double *ours, const double *theirs) {
-    const size_t step = sizeof *c->theirs / sizeof(double);
+    const size_t stride = sizeof *c->theirs / sizeof(double);
     for (int k = 0; k < c->o->n_pairs; k++) {
         const double mine = ours ? ours[k] : 1;
-        c->column[k] = theirs ? theirs[(size_t)k * step] / mine : mine;
+        c->column[k] = theirs ? theirs[(size_t)k * stride] / mine : mine;
     }
     return median(c->column, c->o->n_pairs);
 }
