@@ -165,7 +165,7 @@ hp_status beside_open(hp_world *world, const beside_row *row, const char *argume
                       beside **out_beside) {
     beside *b = make(world, row, timeout_ms);
     hp_status status = agree(world, b ? HP_OK : fail(HP_ERR_MEMORY, "expected memory"));
-    if (status >= 0)
+    if (status >= 0 && b)
         status = agree(world, meet(b, arguments));
     if (status >= 0)
         *out_beside = b;

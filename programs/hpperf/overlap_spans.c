@@ -88,16 +88,16 @@ static hp_status stream_sums(const model *m, unsigned stream, sums *out_sums) {
     double *ms = malloc((s.end - s.first + 1) * sizeof *ms);
     hp_status status =
         agree(m->world, ms ? HP_OK : fail(HP_ERR_MEMORY, "expected memory for the times"));
-    if (status >= 0)
+    if (status >= 0 && ms)
         status = shortest(&s, hp_mesh_group(m->mesh, dim), ms);
-    if (status >= 0)
+    if (status >= 0 && ms)
         *out_sums = add_up(&s, ms, m->forward_end_ns);
     free(ms);
     return status;
 }
 
 static hp_status look_at_needs(const model *m, double metrics[N_METRICS]) {
-    sums gathers, reduces, replicates;
+    sums gathers = {0}, reduces = {0}, replicates = {0};
     TRY(stream_sums(m, HP_STREAM_UNSHARD, &gathers));
     TRY(stream_sums(m, HP_STREAM_REDUCE, &reduces));
     TRY(stream_sums(m, HP_STREAM_REPLICATE, &replicates));

@@ -8,6 +8,8 @@
  */
 #include "job.h"
 
+#include <assert.h>
+
 enum { N_STEPS = 3 }; /* the order is learnt in the first; from the second on they are alike */
 
 /* ---- the frame ------------------------------------------------------------------------------- */
@@ -189,7 +191,8 @@ static hp_status keep_list(const struct planner *p, hp_list *lists, uint32_t sha
     hp_op *ops = hpi_alloc(p->n_ops, sizeof *ops);
     if (!ops)
         return HP_ERR_MEMORY;
-    memcpy(ops, p->ops, p->n_ops * sizeof *ops);
+    if (p->n_ops)
+        memcpy(ops, p->ops, p->n_ops * sizeof *ops);
     lists[shard] = (hp_list){ops, p->n_ops};
     return HP_OK;
 }
@@ -207,6 +210,7 @@ hp_status hpi_job_plan(const hp_fsdp *fsdp, hp_job *job) {
     HP_TRY(hpi_job_frame(fsdp, N_STEPS, job));
     const uint32_t n_shards = (uint32_t)fsdp->n_shards;
     hp_status status = HP_OK;
+    assert(n_shards);
     for (uint32_t shard = 0; shard < n_shards && !status; shard++) {
         struct planner planner = {0};
         status = plan_shard(fsdp, shard, &planner, job);
