@@ -152,7 +152,7 @@ grep -qE '^all_gather block[0-9]+ · rank 1, unshard · step' <<<"$(value small 
 tr '\n' ' ' <"$out/small.html" | sed 's/<script.*type="application.*//; s/<style>.*<\/style>//; s/<[^>]*>/ /g; s/  */ /g' >"$out/small.txt"
 hidden=$(jq '.communication.hidden_percent | round' "$out/small.json")
 for text in "$hidden% of communication was hidden" "24.0 ms a step, the median of 40" 'mesh 2 × 2' 'sound said the verifier' \
-    'mode fused' 'operations 4321' 'block11' 'all_gather block' 'rank 0 81%'; do
+    'mode fused' 'operations 4321 · peak, of steps 977 KiB · bound 1.4 MiB' 'block11' 'all_gather block' 'rank 0 81%'; do
     grep -qF -- "${text#mode }" "$out/small.txt" || fail "expected \"$text\" on the page, given $(head -c 3000 "$out/small.txt")"
 done
 

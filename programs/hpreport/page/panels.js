@@ -165,7 +165,8 @@ function chart(title, passes, value, colour, mark) {
   }
   if (mark) {
     add("line", {x1: LEFT, x2: W, y1: y(mark), y2: y(mark), stroke: "var(--accent)", "stroke-dasharray": "5 4"});
-    add("text", {x: W, y: Math.max(y(mark) - 5, 11), "text-anchor": "end", style: "fill:var(--accent)"}, `median ${ms(mark)}`);
+    /* Beside the title, where no bar is. */
+    add("text", {x: W, y: 11, "text-anchor": "end", style: "fill:var(--accent)"}, `median ${ms(mark)}`);
   }
   add("text", {x: LEFT, y: H - 4}, `step ${passes[0].step}`);
   add("text", {x: W, y: H - 4, "text-anchor": "end"}, `step ${passes.at(-1).step}`);
@@ -186,9 +187,11 @@ function drawVerdict(f) {
   const v = f.verdict;
   if (!v) return place("verdict", element("p", {class: "note"}, ["This run has no verdict. hptrain --verify --trace DIR writes one."]));
   const badge = element("span", {class: `badge ${v.sound ? "good" : "bad"}`}, [v.sound ? "sound" : "unsound"]);
+  const steady = f.memory.steady_bytes; /* beside what steps take and give back, which is all that lists name */
   const facts = [["ranks", v.ranks], ["steps", v.steps], ["operations", v.operations],
-                 v.peak_bytes ? ["peak", bytesText(v.peak_bytes)] : null, v.bound_bytes ? ["bound", bytesText(v.bound_bytes)] : null];
-  place("verdict", element("p", {}, [badge, v.rule ? ` rule ${v.rule}` : "", " · ", facts.filter((x) => x).map((x) => x.join(" ")).join(" · ")]),
+                 v.peak_bytes ? [steady ? "peak, all held" : "peak, of steps", bytesText(v.peak_bytes + steady)] : null,
+                 v.bound_bytes ? ["bound", bytesText(v.bound_bytes)] : null];
+  place("verdict", element("p", {}, [badge, v.sound || !v.rule ? "" : ` rule ${v.rule}`, " · ", facts.filter((x) => x).map((x) => x.join(" ")).join(" · ")]),
         ...(v.text ? [element("pre", {}, [v.text])] : []));
 }
 
