@@ -358,7 +358,7 @@ static void never_comes(hp_world *world, void *argument) {
     if (b.rank) {
         FAILS_SAYING(hp_fsdp_reset(b.fsdp), HP_ERR_TIMEOUT, "fsdp_reset");
         RANK_CHECK(strstr(hp_last_error(), "rank 0") != NULL);
-        FAILS_SAYING(hp_fsdp_begin(b.fsdp, HP_SYNC), HP_ERR_FAILED, "sound");
+        FAILS_SAYING(hp_fsdp_begin(b.fsdp, HP_SYNC), HP_ERR_FAILED, "hp_fsdp_reset on all");
     } else {
         hpi_sleep_ns(UINT64_C(500000000));
     }
@@ -445,7 +445,7 @@ static void between_passes(hp_world *world, void *argument) {
         expect_told(&b, run(&b, HP_SYNC, N_CALLS, 3));
     }
     FAILS_SAYING(hp_fsdp_reset(b.fsdp), HP_ERR_MISMATCH, "the same weights on all ranks");
-    FAILS_SAYING(hp_fsdp_begin(b.fsdp, HP_SYNC), HP_ERR_FAILED, "sound");
+    FAILS_SAYING(hp_fsdp_begin(b.fsdp, HP_SYNC), HP_ERR_FAILED, "hp_fsdp_reset on all");
     tear_down(&b);
 }
 

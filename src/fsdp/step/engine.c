@@ -196,7 +196,9 @@ hp_status hpi_fsdp_check_usable(const hp_fsdp *fsdp, const char *call) {
         HP_TRY(hpi_world_usable(fsdp->world));
     if (fsdp->is_failed)
         return HPI_FAIL(HP_ERR_FAILED,
-                        "%s: expected a sound fsdp, given one in which an operation failed", call);
+                        "%s: expected a sound fsdp, given one in which an operation failed: "
+                        "hp_fsdp_reset on all ranks, or hp_fsdp_destroy",
+                        call);
     if (!fsdp->is_committed)
         return HPI_FAIL(HP_ERR_STATE, "%s: expected hp_fsdp_commit first", call);
     return HP_OK;
