@@ -341,6 +341,7 @@ static void misuse_body(hp_world *world, void *argument) {
     RANK_OK(hp_fsdp_commit(fsdp));
     FAILS_SAYING(hp_unit_set_pass(unit[0], HP_EVALUATE), HP_ERR_ARGUMENT, "unit layer, given 1");
     FAILS_SAYING(hp_unit_set_pass(unit[0], -2), HP_ERR_ARGUMENT, "given -2");
+    RANK_CHECK(strstr(hp_last_error(), "hp_unit_set_pass: expected") == hp_last_error());
     FAILS_SAYING(hp_fsdp_begin(fsdp, (hp_pass)4), HP_ERR_ARGUMENT, "HP_DEFER_REPLICATE, given 4");
     RANK_OK(hp_unit_set_pass(unit[1], hp_world_rank(world) ? HP_NO_SYNC : -1));
     RANK_OK(hp_fsdp_begin(fsdp, HP_DEFER_REPLICATE));

@@ -48,15 +48,14 @@ void hpi_unit_forget(hp_unit *unit) {
 
 hp_status hp_unit_set_pass(hp_unit *unit, int pass) {
     if (!unit)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "hp_unit_set_pass: expected a unit, given NULL");
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a unit, given NULL");
     HP_TRY(hpi_fsdp_check_usable(unit->fsdp, "hp_unit_set_pass"));
     if (unit->fsdp->in_pass)
-        return HPI_FAIL(HP_ERR_STATE,
-                        "hp_unit_set_pass: expected hp_fsdp_end before unit %s changes its pass",
+        return HPI_FAIL(HP_ERR_STATE, "expected hp_fsdp_end before unit %s changes its pass",
                         unit->name);
     if (pass != -1 && pass != HP_SYNC && pass != HP_NO_SYNC && pass != HP_DEFER_REPLICATE)
         return HPI_FAIL(HP_ERR_ARGUMENT,
-                        "hp_unit_set_pass: expected HP_SYNC, HP_NO_SYNC, HP_DEFER_REPLICATE or -1 "
+                        "expected HP_SYNC, HP_NO_SYNC, HP_DEFER_REPLICATE or -1 "
                         "for unit %s, given %d",
                         unit->name, pass);
     unit->own_pass = pass;
