@@ -560,6 +560,26 @@ static void apart_body(hp_world *world, void *argument) {
     hp_group_destroy(pair);
 }
 
+/* Rank 1 hears of rank 2's end and leaves in order: who waits for rank 1 in a group of their own is
+ * told of rank 2. */
+static void leave_because_body(hp_world *world, void *argument) {
+    hp_group *pair;
+    hp_error error;
+    (void)argument;
+    if (hp_world_rank(world) == 2)
+        ranks_die();
+    RANK_OK(hp_group_create(world, (int[]){0, 1}, 2, &pair));
+    if (hp_world_rank(world) == 1) {
+        while (hp_world_check(world) == HP_OK)
+            hpi_sleep_ns(UINT64_C(1000000));
+        return;
+    }
+    RANK_FAILS(hpi_line_wait(pair, 1, HPI_LINE_CHUNK, 1, "reduce"), HP_ERR_PEER);
+    hp_last_error_get(&error);
+    RANK_CHECK(error.world_rank == 2 && strstr(error.message, "rank 2 died"));
+    hp_group_destroy(pair);
+}
+
 static void test_ends(void **state) {
     (void)state;
     ranks_run(2, RANKS_THREADS, leave_body, NULL);
@@ -567,6 +587,7 @@ static void test_ends(void **state) {
     ranks_run(3, RANKS_THREADS, die_body, NULL);
     ranks_run(3, RANKS_THREADS, follow_body, NULL);
     ranks_run(3, RANKS_THREADS, apart_body, NULL);
+    ranks_run(3, RANKS_THREADS, leave_because_body, NULL);
 }
 
 static void fail_body(hp_world *world, void *argument) {

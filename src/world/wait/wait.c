@@ -252,6 +252,9 @@ static int find_culprit(const wait_state *w, const char **out_how) {
         if (!is_away && !has_destroyed(w, i))
             continue;
         n_left++;
+        if (whom == rank && /* it may have gone because of somebody's end */
+            hpi_liveness_is_dead(w->world, hpi_liveness_origin(w->world, rank)))
+            return find_origin(w, rank, out_how);
         if (whom == rank || whom < 0) {
             last_left = rank;
             left_how = is_away ? "left the job (hp_world_destroy)"
