@@ -17,7 +17,7 @@ not_under_address='^$'
 not_under_thread='^(fault|cli)\.|^model\.(bytes_mlp|qwen3_(attention|config|kernels|layers))$'
 if [ "${2:-}" = short ]; then
     not_under_address='^cli\.(examples|hpreport_page|hpperf_overlap|hptrain_(output|data|modes|qwen3|restarts))$'
-    not_under_address+='|^model\.qwen3_(layers|bits)$|^field\.schedule$|^unit\.fsdp_bits$'
+    not_under_address+='|^model\.qwen3_(layers|bits)$|^field\.schedule$|^unit\.(fsdp_bits|fsdp_modes|mapped)$'
     not_under_thread+='|^unit\.(fsdp_(bits|modes|accumulate|units)|mapped|weights|matmul|steady)$|^field\.(fsdp|schedule)$|^model\.qwen3_bits$'
 fi
 
