@@ -227,6 +227,12 @@ static inline bool hpi_unit_is_resharded(const hp_unit *unit) {
     return own < 0 ? unit->fsdp->config.reshard_after_forward != 0 : own != 0;
 }
 
+/* What a unit's sums are divided by, before the user's factor. */
+static inline double hpi_unit_parts(const hp_unit *unit) {
+    const hp_fsdp *fsdp = unit->fsdp;
+    return unit->config.reduce == HP_AVG ? (double)fsdp->n_shards * fsdp->n_replicas : 1.0;
+}
+
 /* HP_OK when the fsdp is committed and sound. */
 hp_status hpi_fsdp_check_usable(const hp_fsdp *fsdp, const char *call);
 /* engine.c: the operations of one call, from plan or replay to the executor. After a failure every

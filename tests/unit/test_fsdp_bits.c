@@ -7,8 +7,7 @@
  * differ, are compared within 1e-5 at every step.
  */
 #include "base/base.h"
-#include "support/ranks.h"
-#include "support/tiny.h"
+#include "unit/tiny_job.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,23 +16,6 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
-
-struct job {
-    tiny_config config;
-    tiny_result result; /* of rank 0 */
-};
-
-static void train_body(hp_world *world, void *argument) {
-    struct job *job = argument;
-    tiny_result result;
-    RANK_OK(tiny_train(world, &job->config, &result));
-    if (hp_world_rank(world) == 0)
-        job->result = result;
-}
-
-static void train(struct job *job) {
-    ranks_run(job->config.n_replicas * job->config.n_shards, RANKS_THREADS, train_body, job);
-}
 
 static void expect_same_bits(const struct job *a, const struct job *b) {
     for (int step = 0; step < a->config.n_steps; step++)

@@ -8,8 +8,7 @@
  * only what trains is reduced.
  */
 #include "fsdp/together/between.h"
-#include "support/ranks.h"
-#include "support/tiny.h"
+#include "unit/tiny_job.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,23 +18,6 @@
 #include <cmocka.h>
 
 /* ---- the same bits ----------------------------------------------------------------------- */
-
-struct job {
-    tiny_config config;
-    tiny_result result; /* of rank 0 */
-};
-
-static void train_body(hp_world *world, void *argument) {
-    struct job *job = argument;
-    tiny_result result;
-    RANK_OK(tiny_train(world, &job->config, &result));
-    if (hp_world_rank(world) == 0)
-        job->result = result;
-}
-
-static void train(struct job *job) {
-    ranks_run(job->config.n_replicas * job->config.n_shards, RANKS_THREADS, train_body, job);
-}
 
 static void expect_same_bits(const struct job *a, const struct job *b) {
     const hp_fsdp_config *c = &b->config.fsdp;

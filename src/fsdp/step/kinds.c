@@ -164,13 +164,12 @@ static bool is_product(double factor, double parts) {
 }
 
 static hp_status run_divide(void *context, const hp_op *op) {
-    const hp_fsdp *fsdp = owner_of(context);
-    const hp_unit_config *config = &unit_of(context, op)->config;
-    const double parts = config->reduce == HP_AVG ? (double)fsdp->n_shards * fsdp->n_replicas : 1.0;
+    const hp_unit *unit = unit_of(context, op);
+    const double factor = unit->config.factor, parts = hpi_unit_parts(unit);
     void *x = hpi_bound(context, &op->writes[0]);
     const uint64_t bytes = op->writes[0].end - op->writes[0].begin;
-    const bool is_double = op->dtype == HP_FP64, multiplies = is_product(config->factor, parts);
-    const double multiplier = config->factor / parts;
+    const bool is_double = op->dtype == HP_FP64, multiplies = is_product(factor, parts);
+    const double multiplier = factor / parts;
     if (is_double && multiplies)
         multiply_fp64(x, bytes / sizeof(double), multiplier);
     else if (is_double)
