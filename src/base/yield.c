@@ -3,10 +3,10 @@
  * yield.c - letting others run, as long as it is cheap.
  *
  * Between a thread that waits and the one that it waits for, a yield costs a tenth of a sleep and a
- * wake. But Linux (6.18, where it was seen) takes the rest of its time from a thread that yields while others
- * want its core: beside a computing thread it comes back late, and is let in late after its next
- * wakes too. So a thread to which that has happened sleeps at once in its next waits. Source:
- * Linux, kernel/sched/fair.c, yield_task_fair.
+ * wake. But Linux (6.18, where it was seen) takes the rest of its time from a thread that yields
+ * while others want its core: beside a computing thread it comes back late, and is let in late
+ * after its next wakes too. So a thread to which that has happened sleeps at once in its next
+ * waits. Source: Linux, kernel/sched/fair.c, yield_task_fair.
  */
 #include "base.h"
 
