@@ -572,11 +572,11 @@ static void leave_because_body(hp_world *world, void *argument) {
     if (hp_world_rank(world) == 1) {
         while (hp_world_check(world) == HP_OK)
             hpi_sleep_ns(UINT64_C(1000000));
-        return;
+    } else {
+        RANK_FAILS(hpi_line_wait(pair, 1, HPI_LINE_CHUNK, 1, "reduce"), HP_ERR_PEER);
+        hp_last_error_get(&error);
+        RANK_CHECK(error.world_rank == 2 && strstr(error.message, "rank 2 died"));
     }
-    RANK_FAILS(hpi_line_wait(pair, 1, HPI_LINE_CHUNK, 1, "reduce"), HP_ERR_PEER);
-    hp_last_error_get(&error);
-    RANK_CHECK(error.world_rank == 2 && strstr(error.message, "rank 2 died"));
     hp_group_destroy(pair);
 }
 
