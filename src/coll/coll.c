@@ -11,8 +11,9 @@
 #include <stdio.h>
 
 const hpi_algorithm hpi_algorithms[] = {
-#define X(what, name, function, needs, steps, moves, source)                                       \
-    {HP_##what, #name, function, HPI_NEEDS_##needs, steps, moves, source},
+#define X(what, name, function, needs, from, to, steps, moves, source)                             \
+    {HP_##what, #name, function, HPI_NEEDS_##needs, HPI_FROM_##from, HPI_FROM_##to,                \
+     steps,     moves, source},
 #include "algorithms.def"
 #undef X
 };
@@ -59,6 +60,7 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
         state_destroy(s);
         return HP_ERR_MEMORY;
     }
+    hpi_thresholds_set(s);
     *out_state = s;
     return HP_OK;
 }

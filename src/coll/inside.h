@@ -15,9 +15,18 @@
 #define HPI_COLL_INSIDE_H
 
 #include "coll.h"
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 typedef struct hpi_run hpi_run;
+
+/* A row of thresholds.def; HPI_FROM_ANY: no limit. */
+typedef enum hpi_threshold {
+    HPI_FROM_ANY = -1,
+#define X(NAME, name, roomy, crowded, meaning) HPI_FROM_##NAME,
+#include "thresholds.def"
+#undef X
+    HPI_N_THRESHOLDS
+} hpi_threshold;
 
 /* A row of algorithms.def. */
 typedef enum hpi_needs {
@@ -32,6 +41,7 @@ typedef struct hpi_algorithm {
     const char *name;
     hp_status (*run)(hpi_run *run);
     hpi_needs needs;
+    hpi_threshold from, to; /* it runs where from <= bytes < to */
     int steps;
     const char *moves, *source;
 } hpi_algorithm;
@@ -56,10 +66,11 @@ typedef struct hpi_entered {
 /* Hangs on a group; made by the first collective. Used by one thread at a time, but for `seq`. */
 typedef struct hpi_coll_state {
     hp_group *group;
-    _Atomic uint64_t seq;      /* of the last collective that began */
-    const char *only;          /* force this algorithm; NULL: choose */
-    const hpi_algorithm *last; /* that ran */
-    bool is_last_pushed;       /* by it owners stored results into every output */
+    _Atomic uint64_t seq;                  /* of the last collective that began */
+    uint64_t thresholds[HPI_N_THRESHOLDS]; /* bytes, the same on every member */
+    const char *only;                      /* force this algorithm; NULL: choose */
+    const hpi_algorithm *last;             /* that ran */
+    bool is_last_pushed;                   /* by it owners stored results into every output */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
     unsigned char **out;      /* by rank: where its output is written from here */
@@ -127,6 +138,18 @@ static inline hpi_event hpi_collective_event(hp_collective what) {
  * state->in and state->out filled as the algorithm that was chosen needs. Errors: MISMATCH, and
  * what waiting gives. */
 hp_status hpi_coll_enter(hpi_run *run);
+
+/* ---- choose.c ---- */
+
+/* Set run->algorithm, when all have said where their operands lie. Every rank chooses the same,
+ * because it chooses from what all have said. Errors: UNSUPPORTED, of a forced one. */
+hp_status hpi_choose(hpi_run *run);
+/* Is the call as large as that? */
+bool hpi_is_from(const hpi_run *run, hpi_threshold threshold);
+/* The thresholds of a group, when its state is made. */
+void hpi_thresholds_set(hpi_coll_state *state);
+/* The number of the forced row, from 1; 0: none. */
+unsigned hpi_only_of(const hpi_run *run);
 
 /* ---- gather.c, reduce.c: where the data lie ---- */
 

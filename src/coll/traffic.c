@@ -6,8 +6,8 @@
  * the operands. tests/unit/test_traffic.c holds algorithms.def to having a row here each.
  */
 #include "inside.h"
-#include "mailbox.h"
-#include "wire.h"
+#include "message/mailbox.h"
+#include "staged/wire.h"
 
 /* What the expressions of the rows are made of; bytes, of this rank. */
 typedef struct operands {

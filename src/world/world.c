@@ -149,6 +149,10 @@ static void say_started(const hp_world *world) {
         hp_version_build(), (int)getpid());
 }
 
+bool hpi_world_can_spin(const hp_world *world) {
+    return world->can_spin;
+}
+
 static hp_status join(hp_world *world, const hp_world_config *config) {
     hpi_identity identity;
     HP_TRY(config->version ? hp_version_check(config->version) : HP_OK);

@@ -6,7 +6,7 @@
  * seen. Where a sender must not have waited, a barrier between its return and the receiver's first
  * look says so; nothing depends on how long something takes but what must end within a second.
  */
-#include "coll/mailbox.h"
+#include "coll/message/mailbox.h"
 #include "support/ranks.h"
 #include "world/inside.h"
 

@@ -6,7 +6,7 @@
  * with every remainder of a vector.
  */
 #include "coll/coll.h"
-#include "coll/kernels.h"
+#include "coll/kernels/kernels.h"
 #include "support/oracle.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
  * NaN, infinities, subnormals and the extremes of fp32, against the oracle bit for bit; the kernels
  * that sum encoded elements.
  */
-#include "coll/wire.h"
+#include "coll/staged/wire.h"
 #include "support/oracle.h"
 
 #include <float.h>

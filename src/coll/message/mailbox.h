@@ -12,7 +12,7 @@
 #ifndef HPI_MAILBOX_H
 #define HPI_MAILBOX_H
 
-#include "inside.h"
+#include "../inside.h"
 
 #include <pthread.h>
 

@@ -9,7 +9,7 @@
  * One wait for the peers to be there, n - 1 copies, one line to say that they are done. Rank r
  * starts with r + 1, so that no two ranks read from the same one at a time.
  */
-#include "inside.h"
+#include "../inside.h"
 
 hp_status hpi_gather(hpi_run *run) {
     for (int k = 0; k < run->n; k++) {

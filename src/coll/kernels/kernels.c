@@ -231,3 +231,19 @@ const void *hpi_reduce_chunk(const hpi_reduction *r, const void *const *in, uint
     hpi_kernel_of(r->out_dtype)->narrow(acc, acc + HPI_CHUNK_BYTES, count);
     return acc + HPI_CHUNK_BYTES;
 }
+
+void hpi_reduce_into(const hpi_reduction *r, const void *const *in, void *const *out, int n_out,
+                     uint64_t count, bool is_streaming) {
+    const uint64_t step = hpi_chunk_elements(r), in_size = hp_dtype_size(r->dtype),
+                   out_size = hp_dtype_size(r->out_dtype);
+    const void *chunk[HPI_MOST_INPUTS];
+    (void)is_streaming;
+    for (uint64_t at = 0; at < count; at += step) {
+        const uint64_t n = hpi_min(step, count - at);
+        for (int i = 0; i < r->n; i++)
+            chunk[i] = (const unsigned char *)in[i] + at * in_size;
+        const void *result = hpi_reduce_chunk(r, chunk, n);
+        for (int k = 0; k < n_out; k++)
+            memcpy((unsigned char *)out[k] + at * out_size, result, n * out_size);
+    }
+}

@@ -10,7 +10,7 @@
 #ifndef HPI_WIRE_H
 #define HPI_WIRE_H
 
-#include "kernels.h"
+#include "../kernels/kernels.h"
 #include <hyperparallel/coll.h>
 
 enum { HPI_WIRE_BLOCK = 128 };

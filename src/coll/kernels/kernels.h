@@ -5,10 +5,11 @@
 #ifndef HPI_KERNELS_H
 #define HPI_KERNELS_H
 
-#include "../base/base.h"
+#include "../../base/base.h"
 
-enum { HPI_LEAVES = 8 };    /* inputs that are added in registers, at most */
-enum { HPI_N_COMBINE = 3 }; /* sum (avg too), max, min */
+enum { HPI_LEAVES = 8 };         /* inputs that are added in registers, at most */
+enum { HPI_MOST_INPUTS = 1024 }; /* ranks of a node */
+enum { HPI_N_COMBINE = 3 };      /* sum (avg too), max, min */
 
 /* A row per dtype of contributions. Inputs may lie at any address, accumulators are aligned. */
 typedef struct hpi_kernel {
@@ -41,5 +42,11 @@ uint64_t hpi_scratch_bytes(int n);
 uint64_t hpi_chunk_elements(const hpi_reduction *reduction);
 /* Reduce in[i][0..count), at most a chunk; returns the result, in out_dtype, inside the scratch. */
 const void *hpi_reduce_chunk(const hpi_reduction *reduction, const void *const *in, uint64_t count);
+
+/* Reduce in[i][0..count), any count, and store the result, in out_dtype, to each of out[0..n_out):
+ * out[k] may be an input, or lies apart from all of them. is_streaming: past the caches, for
+ * outputs that are far larger than they are. Errors: none. */
+void hpi_reduce_into(const hpi_reduction *reduction, const void *const *in, void *const *out,
+                     int n_out, uint64_t count, bool is_streaming);
 
 #endif

@@ -12,7 +12,7 @@
  * together, from the same words, so the collective allocation in it waits for nobody whom the
  * collective itself does not wait for (the deadlock of hidden set-up calls cannot happen).
  */
-#include "inside.h"
+#include "../inside.h"
 
 enum { CELL_BYTES = 128 * 1024, LEAST_PART_BYTES = 1024 };
 

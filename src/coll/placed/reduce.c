@@ -12,7 +12,7 @@
  * reads a chunk before it stores it. The order of additions is the tree over ranks, see kernels.c;
  * it depends on nothing else.
  */
-#include "inside.h"
+#include "../inside.h"
 
 enum { PAGE = 4096 };
 

@@ -14,7 +14,7 @@
  * depend on cells, chunks or memory. A group of one rounds its one term too. Ticks: see stage.c.
  */
 #include "wire.h"
-#include "inside.h"
+#include "../inside.h"
 
 /* ---- which wire ---- */
 

@@ -14,7 +14,7 @@
  * Steps: 2 (3 for all_to_all_v by pull). Bytes per rank: reads and writes n S, S being the mean
  * part. Source: Bruck et al. 1997 for the lower bound; direct reading has one step.
  */
-#include "inside.h"
+#include "../inside.h"
 
 typedef struct piece {
     uint64_t begin, bytes; /* bytes */

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * compare.c - do all ranks mean the same collective, and if not, what differs: in words for people.
+ */
+#include "words.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* A text that is put together; what does not fit is cut. */
+typedef struct text {
+    char *at;
+    size_t size, used;
+} text;
+
+static void add(text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(text *t, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(t->at + t->used, t->size - t->used, format, arguments);
+    va_end(arguments);
+    t->used = hpi_min(t->used + (size_t)(length < 0 ? 0 : length), t->size - 1);
+}
+
+static void describe_counts(text *out, hp_collective what, const uint64_t *words) {
+    const hpi_types t = hpi_unpack_types(words[HPI_WORD_TYPES]);
+    const char *dtype = hp_dtype_name((hp_dtype)t.dtype);
+    if (what == HP_ALL_TO_ALL_V)
+        add(out, " of %s", dtype);
+    else if (hpi_is_v(what))
+        add(out, " of %s, its own part %llu", dtype,
+            (unsigned long long)words[HPI_WORD_PLACES + 2]);
+    else
+        add(out, " of %llu %s", (unsigned long long)words[HPI_WORD_COUNT], dtype);
+    if (words[HPI_WORD_BLOCKS] != 1)
+        add(out, " in %llu blocks", (unsigned long long)words[HPI_WORD_BLOCKS]);
+}
+
+static void describe_pass(text *out, unsigned pass) {
+    static const char *const passes[] = {"", "HP_SYNC", "HP_EVALUATE", "HP_NO_SYNC",
+                                         "HP_DEFER_REPLICATE"};
+    const unsigned kind = pass & 7, n_deferred = pass >> 9 & 63;
+    if (kind == 0 || kind >= sizeof passes / sizeof *passes)
+        return;
+    add(out, " in a %s pass after %u of HP_NO_SYNC", passes[kind], pass >> 3 & 63);
+    if (n_deferred)
+        add(out, " and %u of HP_DEFER_REPLICATE", n_deferred);
+}
+
+static void describe(const uint64_t *words, char *out_text, size_t size) {
+    const hpi_types t = hpi_unpack_types(words[HPI_WORD_TYPES]);
+    const hp_collective what = (hp_collective)t.what;
+    const unsigned low = (1U << HPI_TAG_BITS) - 1;
+    text out = {out_text, size, 0};
+    add(&out, "%s", hpi_collective_name(what));
+    if (what == HP_BARRIER)
+        return;
+    describe_counts(&out, what, words);
+    if (what == HP_BROADCAST)
+        add(&out, " from root %u", t.root);
+    if (what == HP_REDUCE_SCATTER || what == HP_REDUCE_SCATTER_V || what == HP_ALL_REDUCE)
+        add(&out, " by %s to %s", hpi_reduce_name((hp_reduce)t.op),
+            hp_dtype_name((hp_dtype)t.out_dtype));
+    if (t.wire > HP_WIRE_FULL)
+        add(&out, " over %s%s", hpi_wire_name((hp_wire)t.wire),
+            t.wire_result ? ", the result too" : "");
+    if (t.tag)
+        add(&out, " tagged %u", (t.tag >> HPI_TAG_BITS) - 1);
+    if (t.tag && (t.tag & low) != low)
+        add(&out, ".%u", t.tag & low);
+    if (t.only)
+        add(&out, " with algorithm %u forced", t.only);
+    describe_pass(&out, t.pass);
+}
+
+static const char *difference(const uint64_t *a, const uint64_t *b) {
+    const hpi_types x = hpi_unpack_types(a[HPI_WORD_TYPES]),
+                    y = hpi_unpack_types(b[HPI_WORD_TYPES]);
+    if (x.what != y.what)
+        return "the collective";
+    if (x.pass != y.pass)
+        return "the pass";
+    if (x.dtype != y.dtype || x.out_dtype != y.out_dtype)
+        return "the dtype";
+    if (a[HPI_WORD_COUNT] != b[HPI_WORD_COUNT])
+        return "the count";
+    if (a[HPI_WORD_BLOCKS] != b[HPI_WORD_BLOCKS])
+        return "the number of blocks";
+    if (x.op != y.op)
+        return "the reduction";
+    if (x.root != y.root)
+        return "the root";
+    if (x.wire != y.wire || x.wire_result != y.wire_result)
+        return "the wire";
+    if (x.tag != y.tag)
+        return "the tag (unit.parameter)";
+    return "the forced algorithm";
+}
+
+/* What a peer has for its own part, where our counts say otherwise. */
+static void explain_counts(const hpi_run *run, int peer, const uint64_t *theirs, char *out_text,
+                           size_t size) {
+    const uint64_t *counts = run->what == HP_ALL_GATHER_V ? run->c.out_counts : run->c.in_counts;
+    const uint64_t own = theirs[HPI_WORD_PLACES + 2];
+    out_text[0] = 0;
+    if (hpi_unpack_types(theirs[HPI_WORD_TYPES]).what == run->what &&
+        run->what != HP_ALL_TO_ALL_V && hpi_is_v(run->what) && own != counts[peer])
+        snprintf(out_text, size, ": rank %d gives %llu to the part of rank %d", run->rank,
+                 (unsigned long long)counts[peer], peer);
+}
+
+static hp_status fail_mismatch(const hpi_run *run, const uint64_t *mine, int peer,
+                               const uint64_t *theirs) {
+    char our_text[200], their_text[200], counts_text[80];
+    describe(mine, our_text, sizeof our_text);
+    describe(theirs, their_text, sizeof their_text);
+    explain_counts(run, peer, theirs, counts_text, sizeof counts_text);
+    const int our_world = hp_group_world_rank(run->group, run->rank);
+    const int their_world = hp_group_world_rank(run->group, peer);
+    return HPI_FAIL_RANK(HP_ERR_MISMATCH, their_world,
+                         "expected every rank of %s to make the same call as collective %llu: rank "
+                         "%d (world %d) made %s, rank %d (world %d) made %s; %s differs%s",
+                         hpi_group_name(run->group), (unsigned long long)run->seq, run->rank,
+                         our_world, our_text, peer, their_world, their_text,
+                         difference(mine, theirs), counts_text);
+}
+
+hp_status hpi_words_compare(const hpi_run *run, int peer, const uint64_t *theirs) {
+    const uint64_t *mine = run->state->said;
+    if (memcmp(mine, theirs, HPI_WORD_PLACES * sizeof *mine) == 0)
+        return HP_OK;
+    return fail_mismatch(run, mine, peer, theirs);
+}

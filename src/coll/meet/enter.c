@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * enter.c - the meeting at the start of a collective.
+ *
+ * Each rank writes what it is about to do into 7 words of its ENTER line and posts the collective's
+ * number k; then it reads the words of every peer that has posted k. Two sets of words alternate by
+ * the parity of k. That is enough: a rank writes the words of k + 2 after its collective k + 1 has
+ * found every peer's k + 1, and a peer posts k + 1 only when it has finished reading the words of
+ * k. Nobody can be two collectives ahead of anybody.
+ *
+ * The words say where the operands lie; an input of up to 32 bytes comes itself in their place.
+ * From the same words every rank chooses the same algorithm, so nothing more has to be agreed.
+ */
+#include "words.h"
+
+static uint64_t types_word(const hpi_run *run) {
+    const hpi_types t = {run->what,
+                         run->c.dtype,
+                         run->c.out_dtype,
+                         run->c.op,
+                         hpi_only_of(run),
+                         run->wire,
+                         run->c.is_wire_result,
+                         (unsigned)run->c.root,
+                         run->c.pass,
+                         run->c.tag & 0xffffff};
+    return hpi_pack_types(&t);
+}
+
+static _Atomic uint64_t *words_of(const hpi_run *run, int rank) {
+    return hpi_group_line(run->group, rank, HPI_LINE_ENTER)->words + (run->seq & 1) * HPI_N_WORDS;
+}
+
+static void word_store(_Atomic uint64_t *word, uint64_t value) {
+    atomic_store_explicit(word, value, memory_order_relaxed);
+}
+static uint64_t word_load(const _Atomic uint64_t *word) {
+    return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+/* ---- saying ---- */
+
+/* Where an operand lies, for the whole group; key 0 when not every member can see it. The pointers
+ * of those who will name the same place are kept in `peers`. */
+static hpi_place place_of(const hpi_run *run, const void *pointer, uint64_t bytes, void *peers) {
+    if (bytes && hpi_symm_peers(run->group, pointer, bytes, peers))
+        return hpi_symm_place(hp_group_world(run->group), pointer, bytes);
+    return (hpi_place){0, 0};
+}
+
+/* An input without an element is as good as placed: nobody reads it. */
+static const hpi_place nothing = {0, 1};
+
+static bool same_place(hpi_place a, hpi_place b) {
+    return a.key == b.key && a.offset == b.offset;
+}
+
+static hpi_place place_of_input(const hpi_run *run) {
+    if (run->in_bytes == 0)
+        return nothing;
+    if (run->what == HP_ALL_TO_ALL && run->is_in_place) /* it is written before all have read it */
+        return (hpi_place){0, 0};
+    return place_of(run, run->c.in, run->in_bytes, run->state->in);
+}
+
+static uint64_t hash(const hpi_run *run, const uint64_t *numbers) {
+    return hpi_checksum(numbers, (uint64_t)run->n * sizeof *numbers);
+}
+
+/* The last two words: a place of an all-reduce, else numbers. A reduce-scatter reads its part where
+ * this rank's offsets say, so it reads in place only where all have laid them out in one way. */
+static hpi_place said_last(const hpi_run *run) {
+    switch (run->what) {
+    case HP_ALL_REDUCE: /* the one collective whose outputs peers write */
+        return place_of(run, run->c.out, run->out_bytes, run->state->out);
+    case HP_ALL_GATHER_V:
+        return (hpi_place){run->c.count, 0};
+    case HP_REDUCE_SCATTER_V:
+        return (hpi_place){run->c.count, hash(run, run->in_parts.begins)};
+    case HP_ALL_TO_ALL_V:
+        return (hpi_place){hpi_exchange_balance(run), hpi_part_longest(run)};
+    default:
+        return (hpi_place){0, 0};
+    }
+}
+
+/* The counts of a v form stand for its count; those of all_to_all_v differ, see its balance. */
+static uint64_t count_word(const hpi_run *run) {
+    if (run->what == HP_ALL_GATHER_V)
+        return hash(run, run->c.out_counts);
+    return run->what == HP_REDUCE_SCATTER_V ? hash(run, run->c.in_counts) : run->c.count;
+}
+
+/* The words are kept: to read them back from the line would take it from a peer that reads them. */
+static void say(hpi_run *run) {
+    hpi_coll_state *s = run->state;
+    _Atomic uint64_t *words = words_of(run, run->rank);
+    uint64_t *said = s->said;
+    said[HPI_WORD_TYPES] = types_word(run);
+    said[HPI_WORD_COUNT] = count_word(run);
+    said[HPI_WORD_BLOCKS] = run->c.blocks;
+    if (run->is_small) {
+        memset(said + HPI_WORD_PLACES, 0, HPI_SMALL_BYTES);
+        memcpy(said + HPI_WORD_PLACES, run->c.in, run->in_bytes);
+    } else {
+        hpi_entered *mine = &s->entered[run->rank];
+        *mine = (hpi_entered){place_of_input(run), said_last(run)};
+        said[HPI_WORD_PLACES] = mine->in.key;
+        said[HPI_WORD_PLACES + 1] = mine->in.offset;
+        said[HPI_WORD_PLACES + 2] = mine->out.key;
+        said[HPI_WORD_PLACES + 3] = mine->out.offset;
+    }
+    for (int i = 0; i < HPI_N_WORDS; i++)
+        word_store(&words[i], said[i]);
+    hpi_line_post(run->group, HPI_LINE_ENTER, run->seq);
+}
+
+/* ---- listening ---- */
+
+/* What a peer says: compare it, and keep what it says beyond that. */
+static hp_status listen(hpi_run *run, int peer) {
+    hpi_coll_state *s = run->state;
+    const _Atomic uint64_t *words = words_of(run, peer);
+    uint64_t w[HPI_N_WORDS];
+    for (int i = 0; i < HPI_N_WORDS; i++)
+        w[i] = word_load(&words[i]);
+    HP_TRY(hpi_words_compare(run, peer, w));
+    const uint64_t *last = w + HPI_WORD_PLACES;
+    if (run->is_small) {
+        memcpy(s->small[peer], last, HPI_SMALL_BYTES);
+        s->in[peer] = (const unsigned char *)s->small[peer];
+    } else {
+        s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
+    }
+    return HP_OK;
+}
+
+/* Who is in symmetric memory: of a broadcast the root alone matters. */
+static void survey(hpi_run *run) {
+    const hpi_entered *mine = &run->state->entered[run->rank];
+    run->inputs_placed = !run->is_small;
+    run->outputs_placed = !run->is_small && run->what == HP_ALL_REDUCE;
+    for (int i = 0; i < run->n; i++) {
+        const hpi_entered *e = &run->state->entered[i];
+        const bool is_seen = e->in.key || same_place(e->in, nothing);
+        if (!is_seen && (run->what != HP_BROADCAST || i == run->c.root))
+            run->inputs_placed = false;
+        if (run->what == HP_REDUCE_SCATTER_V && e->out.offset != mine->out.offset)
+            run->inputs_placed = false;
+        if (!e->out.key)
+            run->outputs_placed = false;
+    }
+}
+
+/* An all_to_all_v: is every part as long as its receiver expects, and which is the longest? */
+static hp_status survey_exchange(hpi_run *run) {
+    uint64_t balance = 0;
+    for (int i = 0; i < run->n; i++) {
+        const hpi_entered *e = &run->state->entered[i];
+        balance += e->out.key;
+        run->longest = hpi_max(run->longest, e->out.offset);
+    }
+    return balance == 0 ? HP_OK : hpi_exchange_blame(run);
+}
+
+/* Turn places into pointers; those that equal our own were found when we entered. */
+static hp_status find_places(hpi_run *run) {
+    hpi_coll_state *s = run->state;
+    hp_world *world = hp_group_world(run->group);
+    const hpi_entered *mine = &s->entered[run->rank];
+    for (int i = 0; i < run->n; i++) {
+        const hpi_entered *e = &s->entered[i];
+        const bool has_out = run->outputs_placed;
+        const int world_rank = hp_group_world_rank(run->group, i);
+        if (e->in.key && !same_place(e->in, mine->in))
+            s->in[i] = hpi_symm_at(world, e->in, world_rank);
+        if (has_out && !same_place(e->out, mine->out))
+            s->out[i] = hpi_symm_at(world, e->out, world_rank);
+        if ((e->in.key && !s->in[i]) || (has_out && !s->out[i]))
+            return HPI_FAIL_RANK(HP_ERR_HANDLE, world_rank,
+                                 "%s: expected rank %d (world %d) of %s to use live memory, it was "
+                                 "freed meanwhile",
+                                 run->name, i, world_rank, hpi_group_name(run->group));
+    }
+    return HP_OK;
+}
+
+static bool goes_in_words(const hpi_run *run) {
+    return run->in_bytes > 0 && run->in_bytes <= HPI_SMALL_BYTES && !hpi_is_v(run->what) &&
+           run->wire == HP_WIRE_FULL &&
+           (!hpi_only_of(run) || strcmp(run->state->only, "words") == 0);
+}
+
+hp_status hpi_coll_enter(hpi_run *run) {
+    hpi_coll_state *s = run->state;
+    run->is_small = goes_in_words(run);
+    say(run);
+    for (int k = 1; k < run->n; k++) {
+        const int peer = (run->rank + k) % run->n;
+        HP_TRY(hpi_line_wait(run->group, peer, HPI_LINE_ENTER, run->seq, run->name));
+        HP_TRY(listen(run, peer));
+    }
+    if (run->is_empty)
+        return HP_OK;
+    survey(run);
+    if (run->what == HP_ALL_TO_ALL_V)
+        HP_TRY(survey_exchange(run));
+    HP_TRY(hpi_choose(run));
+    if (run->algorithm->needs != HPI_NEEDS_WORDS && run->algorithm->needs != HPI_NEEDS_NOTHING)
+        HP_TRY(find_places(run));
+    s->in[run->rank] = run->c.in;
+    s->out[run->rank] = run->c.out;
+    return HP_OK;
+}
