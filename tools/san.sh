@@ -3,13 +3,13 @@
 #
 # san.sh - the quick tests under sanitizers, in builds of their own.
 #
-# usage: tools/san.sh BUILD [short]      environment: JOBS
+# usage: tools/san.sh BUILD [short|compile]      environment: JOBS
 #
 # AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer see every test. ThreadSanitizer sees
 # ranks as threads of one process; two processes on one memory are beyond it, so the tests that are
 # about processes (fault, cli) are left out there, and of those of one thread the slow ones.
 # short, for CI: without the slow tests whose code others run too. unit.same_bits has every pair of
-# settings that those about modes and meshes try one by one.
+# settings that those about modes and meshes try one by one. compile: the builds alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
@@ -19,6 +19,11 @@ if [ "${2:-}" = short ]; then
     not_under_address='^cli\.(examples|hpreport_page|hpperf_overlap|hptrain_(output|data|modes|qwen3|restarts))$'
     not_under_address+='|^model\.qwen3_(layers|bits)$|^field\.schedule$|^unit\.(fsdp_bits|fsdp_modes|mapped)$'
     not_under_thread+='|^unit\.(fsdp_(bits|modes|accumulate|units)|mapped|weights|matmul|steady)$|^field\.(fsdp|schedule)$|^model\.qwen3_bits$'
+fi
+
+if [ "${2:-}" = compile ]; then
+    tools/build.sh "$build/asan" -DHP_SANITIZE=address,undefined
+    exec tools/build.sh "$build/tsan" -DHP_SANITIZE=thread
 fi
 
 echo "== address and undefined behaviour"
