@@ -16,7 +16,10 @@
 #include <string.h>
 
 enum { RANDOM_RANKS = 5, RANDOM_GROUPS = 8, RANDOM_MEMORIES = 6 };
-enum { OPERAND_BYTES = 320 * 1024, STAGE_BYTES = 128 * 1024 /* a cell of src/coll/stage.c */ };
+enum {
+    OPERAND_BYTES = 320 * 1024,
+    STAGE_BYTES = 128 * 1024 /* a cell of src/coll/staged/stage.c */
+};
 
 /* ---- the block of a memory: words, then a region for each pair and direction, then a tail ---- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * enter.pml - the ENTER words of src/coll/enter.c: two sets, by the parity of the collective.
+ * enter.pml - the ENTER words of src/coll/meet/enter.c: two sets, by the parity of the collective.
  *
  * Models hpi_coll_enter: say (words, then the post of number k), and for every peer the wait for k,
  * then compare and listen. What is read must be of collective k, and nobody may be two collectives

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mailbox.pml - one way of src/coll/mailbox.c: a ring of cells from a sender to a receiver.
+ * mailbox.pml - one way of src/coll/message/mailbox.c: a ring of cells from a sender to a receiver.
  *
  * Models send_copied and send_placed (next_free_cell, post, await_taken) against receive (wait for
  * posted, read, take), refuse, and a partner that dies, with two cells. Message 1 fills one cell,
