@@ -20,7 +20,7 @@ function(hp_page folder)
   endif()
 endfunction()
 
-# FOLDER/NAME.c, with FOLDER/NAME/*.c where there are any, becomes the executable DIRECTORY/NAME.
+# FOLDER/NAME.c, with what lies in FOLDER/NAME and its folders, becomes the executable DIRECTORY/NAME.
 # Their names come back in the variable FOLDER. NAME-mpi.c is for mpi.cmake.
 function(hp_programs folder directory)
   hp_glob(mains ${folder}/*.c)
@@ -29,7 +29,7 @@ function(hp_programs folder directory)
   foreach(main ${mains})
     cmake_path(GET main STEM name)
     list(APPEND names ${name})
-    hp_glob(parts ${folder}/${name}/*.c)
+    hp_glob(parts ${folder}/${name}/*.c ${folder}/${name}/*/*.c)
     add_executable(${name} ${main} ${parts})
     target_link_libraries(${name} PRIVATE flags models)
     set_target_properties(${name} PROPERTIES

@@ -24,7 +24,7 @@ function(hp_mpi_program program mpi)
   hp_glob(parts programs/${program}/*.c)
   add_executable(${program}.${mpi} programs/${program}.c ${parts})
   target_include_directories(${program}.${mpi} SYSTEM PRIVATE ${includes})
-  target_link_libraries(${program}.${mpi} PRIVATE flags ${words})
+  target_link_libraries(${program}.${mpi} PRIVATE flags perf ${words})
   set_target_properties(${program}.${mpi} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   set(programs ${programs} ${program}.${mpi} PARENT_SCOPE)

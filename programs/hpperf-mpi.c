@@ -5,9 +5,9 @@
  * usage: mpirun -n N hpperf-mpi step --token NAME --units N --params N --width BYTES --steps N
  *
  * Built once for each MPI that is installed, without this library. hpperf starts it; it does
- * nothing by itself but wait for the token (programs/token.h), and nothing of what it prints is
- * read. Exit status: 0 when the token is gone; 2 for a wrong command line; MPI ends the job on its
- * own errors.
+ * nothing by itself but wait for the token (programs/perf/token.h), and nothing of what it prints
+ * is read. Exit status: 0 when the token is gone; 2 for a wrong command line; MPI ends the job on
+ * its own errors.
  */
 #include "hpperf-mpi/turn.h"
 #include "standard.h"

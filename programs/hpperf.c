@@ -11,8 +11,8 @@
  */
 #include "hpperf/bench.h"
 #include "hpperf/fail.h"
-#include "hpperf/overlap.h"
-#include "hpperf/step.h"
+#include "hpperf/overlap/overlap.h"
+#include "hpperf/step/step.h"
 #include "standard.h"
 
 #include <sched.h>

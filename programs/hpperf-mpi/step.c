@@ -9,7 +9,7 @@
  * Memory asks for huge pages, which makes copies across processes faster. Between the calls, not
  * timed, every gathered parameter is compared and every gradient written anew.
  */
-#include "../step_values.h"
+#include "../perf/step_values.h"
 #include "turn.h"
 
 #include <mpi.h>

@@ -5,7 +5,7 @@
 #ifndef HPPERF_MPI_TURN_H
 #define HPPERF_MPI_TURN_H
 
-#include "../token.h"
+#include "../perf/token.h"
 
 #include <stdint.h>
 

@@ -5,8 +5,8 @@
 #ifndef HPPERF_BENCH_H
 #define HPPERF_BENCH_H
 
+#include "../perf/values.h"
 #include "options.h"
-#include "values.h"
 
 typedef struct buffer {
     hp_symm symm;

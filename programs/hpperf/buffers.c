@@ -76,7 +76,10 @@ hp_status bench_open(bench *b, uint64_t most_bytes) {
     b->n_bounces = 0;
     if (!bench_has_data(b->op))
         return HP_OK;
-    TRY(agree(b->world, values_create(&config, &b->values)));
+    TRY(agree(b->world,
+              values_create(&config, &b->values)
+                  ? HP_OK
+                  : fail(HP_ERR_MEMORY, "expected memory for the values of %d ranks", b->n)));
     return open_buffers(b, most_bytes);
 }
 

@@ -9,9 +9,9 @@
  * it would take over the cost of lines that peers hold, which is the call's.
  * Source: the touched mode of DESIGN's reference measurements; nccl-tests for the rest.
  */
+#include "../perf/median.h"
 #include "bench.h"
 #include "fail.h"
-#include "median.h"
 
 #include <math.h>
 #include <stdlib.h>

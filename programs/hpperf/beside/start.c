@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/beside_start.c - how each peer is started, at its best known setting.
+ * hpperf/beside/start.c - how each peer is started, at its best known setting.
  *
  * The launcher becomes the leader of a process group and dies with this rank. It sees neither what
  * another launcher has told us in the environment, nor our standard input; what it prints goes to
  * standard error, so that rows stay rows.
  */
+#include "../fail.h"
 #include "beside.h"
-#include "fail.h"
 
 #include <errno.h>
 #include <fcntl.h>

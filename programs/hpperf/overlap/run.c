@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap_run.c - all cases in turns on real ranks, and the medians.
+ * hpperf/overlap/run.c - all cases in turns on real ranks, and the medians.
  *
  * Each mode and mesh is also run under the serial schedule, asked for or not: there nothing lies
  * beside anything, so its times are what compute and collectives need alone. A run is a step of
  * each model; every second run goes through them the other way, so that none always comes first.
  */
-#include "fail.h"
-#include "median.h"
-#include "overlap_model.h"
+#include "../../perf/median.h"
+#include "../fail.h"
+#include "model.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * programs/step_values.h - what hpperf step and hpperf-mpi step put into parameters and gradients.
+ * perf/step_values.h - what hpperf step and hpperf-mpi step put into parameters and gradients.
  *
  * Whole numbers of at most 13 bits: sums are exact, and both programs must find the same. Elements
  * a power of two apart differ, so no block of a round size can be taken for another.
  */
-#ifndef PROGRAMS_STEP_VALUES_H
-#define PROGRAMS_STEP_VALUES_H
+#ifndef PERF_STEP_VALUES_H
+#define PERF_STEP_VALUES_H
 
 #include <stdint.h>
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/step_options.c - the command line of hpperf step.
+ * hpperf/step/options.c - the command line of hpperf step.
  *
  * As in options.c, every rank parses the same line and argp is kept silent.
  */
-#include "../odd_word.h"
-#include "fail.h"
-#include "parse.h"
+#include "../../odd_word.h"
+#include "../fail.h"
+#include "../parse.h"
 #include "step.h"
 
 #include <argp.h>

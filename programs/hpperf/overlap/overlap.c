@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap.c - hpperf overlap: measure all cases, print a row for each.
+ * hpperf/overlap/overlap.c - hpperf overlap: measure all cases, print a row for each.
  */
 #include "overlap.h"
-#include "fail.h"
+#include "../fail.h"
 
 /* Virtual time needs nobody: every rank finds the same. */
 static hp_status measure(hp_world *world, const overlap_options *o, const overlap_case *cases,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/step.h - hpperf step: what the communication of a training step costs, nothing beside it.
+ * hpperf/step/step.h - hpperf step: what the communication of a training step costs, nothing beside
+ * it.
  *
  * Equal units go through forward and backward of the public fsdp under the schedule `serial`, and
  * the time inside its calls is added up; what lies between them, reading parameters and writing
@@ -10,8 +11,8 @@
 #ifndef HPPERF_STEP_H
 #define HPPERF_STEP_H
 
-#include "beside.h"
-#include "options.h"
+#include "../beside/beside.h"
+#include "../options.h"
 
 #include <hyperparallel/fsdp.h>
 #include <stdbool.h>
@@ -34,7 +35,7 @@ typedef struct step_options {
     bool wants_help;
 } step_options;
 
-/* ---- step_options.c ---- */
+/* ---- options.c ---- */
 
 /* argv[0] is "step". Errors: ARGUMENT saying what was expected and given. */
 hp_status step_parse(int argc, char **argv, step_options *out_options);
@@ -42,7 +43,7 @@ hp_status step_parse(int argc, char **argv, step_options *out_options);
 hp_status step_check_ranks(const step_options *o, int n_ranks);
 void step_help(FILE *file);
 
-/* ---- step_model.c ---- */
+/* ---- model.c ---- */
 
 typedef struct step_model step_model;
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/step_model.c - units, and steps through them, as a user writes them.
+ * hpperf/step/model.c - units, and steps through them, as a user writes them.
  *
  * Between begin and end of a unit every parameter is compared and every gradient written anew: what
  * peers read has just been written, and what was gathered is read. A step begins at a barrier.
  */
-#include "../step_values.h"
-#include "fail.h"
+#include "../../perf/step_values.h"
+#include "../fail.h"
 #include "step.h"
 
 #include <stdlib.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap_spans.c - what collectives take, from the trace of a step.
+ * hpperf/overlap/spans.c - what collectives take, from the trace of a step.
  *
  * A collective lasts until its last rank has come, which is no need of its own. So it is looked at
  * where nothing lies beside it, under the serial schedule, and on the rank for which it was the
  * shortest: the one that came last and waited for nobody. The delay before it is in it.
  */
-#include "fail.h"
-#include "overlap_model.h"
+#include "../fail.h"
+#include "model.h"
 
 #include <math.h>
 #include <stdlib.h>

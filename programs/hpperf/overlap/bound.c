@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap_bound.c - the least that a step can take, and the delays that are put into it.
+ * hpperf/overlap/bound.c - the least that a step can take, and the delays that are put into it.
  *
  * A phase lasts as long as its busiest stream, and what cannot lie beside it: before the gathers of
  * a forward nothing is computed, after the last gradient everything is computed. The bound is that

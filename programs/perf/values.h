@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/values.h - what ranks contribute, and what must come out.
+ * perf/values.h - what ranks contribute, and what must come out.
  *
  * Each rank has an endless stream of values; a buffer holds a piece of it. The streams are
  * periodic, so that filling and checking are copies and comparisons of a piece that stays in the
@@ -13,8 +13,8 @@
  * every place, so that one taken for another is seen. In fp32 and fp64, from 3 ranks on, each
  * eighth element has one contribution so large that the sum depends on the order of additions.
  */
-#ifndef HPPERF_VALUES_H
-#define HPPERF_VALUES_H
+#ifndef PERF_VALUES_H
+#define PERF_VALUES_H
 
 #include <hyperparallel/base.h>
 #include <stdbool.h>
@@ -32,13 +32,15 @@ typedef struct values_config {
     int n_ranks;
     bool reduces;
     hp_reduce op;
-    bool is_rounded; /* contributions travel in low precision: no large ones */
+    bool is_rounded; /* in low precision on the way, or in another order: no large contributions */
 } values_config;
 
-/* Owns: the caller. Errors: MEMORY. */
-HP_MUST_CHECK hp_status values_create(const values_config *config, values *out_values);
+/* Owns: the caller. false: no memory. */
+bool values_create(const values_config *config, values *out_values);
 void values_destroy(values *v);
 
+/* Bytes of an element. */
+size_t values_size(hp_dtype dtype);
 /* The number of a contribution, position in [0, VALUES_PERIOD), before it is a `dtype`. */
 double values_number(const values_config *config, int rank, unsigned position);
 /* What `x`, one number of each rank, is reduced to, by the tree that coll.h promises. */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/beside.c - who has the token, and what becomes of those who do not come back.
+ * hpperf/beside/turns.c - who has the token, and what becomes of those who do not come back.
  *
  * Rank 0 holds a connection to every other rank and to every rank of the peer, and is the one that
  * waits with a deadline; the others read until their line comes or rank 0 is gone. Whatever rank 0
  * fails in, it first gives its own ranks their line, so that all fail alike.
  */
+#include "../../perf/token.h"
+#include "../fail.h"
 #include "beside.h"
-#include "../token.h"
-#include "fail.h"
 
 #include <cjson/cJSON.h>
 #include <hyperparallel/coll.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap_model.h - a model of equal units that trains for nothing but its times.
+ * hpperf/overlap/model.h - a model of equal units that trains for nothing but its times.
  *
  * One for each case, all alive together so that they can take turns. Its parameters and gradients
  * are real, and are checked; its compute is work or a sleep of the length that was asked for.
@@ -50,7 +50,7 @@ typedef struct model {
     volatile uint64_t sink;      /* takes what work gives, so that it is done */
 } model;
 
-/* ---- overlap_model.c ---- */
+/* ---- model.c ---- */
 
 /* How fast this machine works: the same number on every rank. Collective. */
 hp_status overlap_calibrate(hp_world *world, uint64_t *out_loops_per_ms);
@@ -61,7 +61,7 @@ void model_destroy(model *m);
 /* Forward and backward of all units, once, from a barrier on. Collective. */
 hp_status model_step(model *m, double metrics[N_METRICS]);
 
-/* ---- overlap_spans.c ---- */
+/* ---- spans.c ---- */
 
 /* What the trace says of the step that was just made. The needs of collectives are asked for where
  * nothing lies beside them: `is_alone`. Collective. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap_model.c - units, their compute, and a step through them, as a user writes it.
+ * hpperf/overlap/model.c - units, their compute, and a step through them, as a user writes it.
  *
  * Every parameter holds a number of its own and every gradient one that follows from unit and rank,
  * whole and small: sums are exact, and each element is compared. Reading and writing them is part
  * of the compute, whose work is a chain of multiplications of a length that is found once.
  */
-#include "overlap_model.h"
-#include "fail.h"
+#include "model.h"
+#include "../fail.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/median.h - what is printed of times that were measured again and again.
+ * perf/median.h - what is printed of times that were measured again and again.
  */
-#ifndef HPPERF_MEDIAN_H
-#define HPPERF_MEDIAN_H
+#ifndef PERF_MEDIAN_H
+#define PERF_MEDIAN_H
 
 /* Of an even number the mean of the middle two. Sorts. */
 double median(double *x, int n);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/beside.h - a job of another library that takes turns with this one.
+ * hpperf/beside/beside.h - a job of another library that takes turns with this one.
  *
- * beside_open starts `mpirun -n N hpperf-mpi.PEER ...` and connects everybody; programs/token.h is
- * the protocol. Between turns the peer's ranks sit in read(2); in a turn this job's do. What the
- * peer measures it answers as a JSON object of numbers; of its ranks the largest counts.
+ * beside_open starts `mpirun -n N hpperf-mpi.PEER ...` and connects everybody;
+ * programs/perf/token.h is the protocol. Between turns the peer's ranks sit in read(2); in a turn
+ * this job's do. What the peer measures it answers as a JSON object of numbers; of its ranks the
+ * largest counts.
  */
 #ifndef HPPERF_BESIDE_H
 #define HPPERF_BESIDE_H
@@ -13,7 +14,7 @@
 
 typedef struct beside beside;
 
-/* Peers and the commands that start them at their best; see beside_start.c. */
+/* Peers and the commands that start them at their best; see start.c. */
 typedef struct beside_row {
     const char *name;     /* --beside NAME */
     const char *launcher; /* looked for in PATH */
@@ -41,7 +42,7 @@ const char *beside_version(const beside *b);
 /* The peer ends, by itself or by force. Local, after the last turn. NULL is accepted. */
 void beside_close(beside *b);
 
-/* ---- beside_start.c: a process of the launcher ---- */
+/* ---- start.c: a process of the launcher ---- */
 
 /* A child that runs it, or -1 with errno. */
 int beside_start(const beside_row *row, int n_ranks, const char *token, const char *arguments);

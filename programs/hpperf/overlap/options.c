@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap_options.c - the command line of hpperf overlap.
+ * hpperf/overlap/options.c - the command line of hpperf overlap.
  *
  * As in options.c, every rank parses the same line and argp is kept silent.
  */
-#include "../odd_word.h"
-#include "fail.h"
+#include "../../odd_word.h"
+#include "../fail.h"
+#include "../parse.h"
 #include "overlap.h"
-#include "parse.h"
 
 #include <argp.h>
 #include <errno.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap_virtual.c - the same cases in virtual time: all ranks of a mesh, on one.
+ * hpperf/overlap/virtual.c - the same cases in virtual time: all ranks of a mesh, on one.
  *
  * A virtual fsdp plans what every rank would do; hp_simulate runs these lists with the times that
  * were asked for. Three steps are planned and the third is looked at, when the order of the units
  * has been learnt. There is nothing to repeat: a run is the same whenever it is made. What compute
  * and collectives need alone is taken from the serial schedule, as on real ranks.
  */
-#include "fail.h"
+#include "../fail.h"
 #include "overlap.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap_print.c - the rows of hpperf overlap, as a table or as JSON.
+ * hpperf/overlap/print.c - the rows of hpperf overlap, as a table or as JSON.
  */
 #include "overlap.h"
 

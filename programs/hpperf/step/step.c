@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/step.c - all modes and the peer in turns, the medians, and the rows.
+ * hpperf/step/step.c - all modes and the peer in turns, the medians, and the rows.
  *
  * Every second pair goes through the modes the other way, so that none always comes behind the
  * peer. A ratio is the peer's turn over ours of the same pair; the median of ratios is printed, not
  * the ratio of medians.
  */
 #include "step.h"
-#include "fail.h"
-#include "median.h"
+#include "../../perf/median.h"
+#include "../fail.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/values.c - the periods, made once for each type and operation.
+ * perf/values.c - the periods, made once for each type and operation.
  *
  * Numbers are doubles until they are stored: all are whole and small, or powers of two, so every
  * type and every partial sum holds them exactly, but where the order of additions is to be seen.
  */
 #include "values.h"
-#include "fail.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -93,6 +92,11 @@ double values_reduce(const values_config *c, const double *x) {
 
 /* ---- types ---- */
 
+size_t values_size(hp_dtype dtype) {
+    static const unsigned char sizes[] = {8, 4, 2, 2, 8, 4, 1, 1};
+    return sizes[dtype];
+}
+
 /* Sign, exponent and fraction of a float of 16 bits, rounded to nearest even. */
 static uint16_t half_bits(double number, int fraction_bits, int bias) {
     int exponent;
@@ -159,20 +163,20 @@ static void make(const values_config *c, double *x, values *v) {
     }
 }
 
-hp_status values_create(const values_config *config, values *out_values) {
+bool values_create(const values_config *config, values *out_values) {
     const size_t n = (size_t)config->n_ranks;
-    values v = {.element_bytes = hp_dtype_size(config->dtype), .n_ranks = config->n_ranks};
+    values v = {.element_bytes = values_size(config->dtype), .n_ranks = config->n_ranks};
     double *x = calloc(n, sizeof *x);
     v.periods = calloc((n + 1) * VALUES_PERIOD, v.element_bytes);
     if (!x || !v.periods) {
         free(x);
         free(v.periods);
-        return fail(HP_ERR_MEMORY, "expected memory for the values of %d ranks", config->n_ranks);
+        return false;
     }
     make(config, x, &v);
     free(x);
     *out_values = v;
-    return HP_OK;
+    return true;
 }
 
 void values_destroy(values *v) {

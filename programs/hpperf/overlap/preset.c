@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap_preset.c - the cases of the seed's tables, with its figures as times.
+ * hpperf/overlap/preset.c - the cases of the seed's tables, with its figures as times.
  *
  * The seed measured Qwen3-8B-lite, 32 layers, mesh (2,4), before and after a change of its own. Its
  * "before" is read as the serial schedule, its "after" as full. What it tells and what is assumed
  * here stands beside each number and in docs/virtual-time.md. On real ranks the same cases run with
  * all times divided by `real_faster`. Source: seed 000_6d6cc6bbd622ac69, sections 5.2 to 5.8.
  */
-#include "fail.h"
+#include "../fail.h"
 #include "overlap.h"
 
 #include <string.h>

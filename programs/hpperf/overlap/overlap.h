@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/overlap.h - hpperf overlap: how much communication a schedule hides behind compute.
+ * hpperf/overlap/overlap.h - hpperf overlap: how much communication a schedule hides behind
+ * compute.
  *
  * N equal units go through forward and backward of the public fsdp, with compute of a chosen length
  * and communication that is made to last. A case is a schedule, a mode and a mesh; the cases of one
  * call are measured in turns. What a step could take at least, its bound, is put together from what
- * compute and each collective need alone: docs/hpperf.md says how, overlap_bound.c does it, for
- * real ranks (overlap_run.c) and for virtual time (overlap_virtual.c) alike.
+ * compute and each collective need alone: docs/hpperf.md says how, bound.c does it, for
+ * real ranks (run.c) and for virtual time (virtual.c) alike.
  */
 #ifndef HPPERF_OVERLAP_H
 #define HPPERF_OVERLAP_H
 
-#include "options.h"
+#include "../options.h"
 
 #include <hyperparallel/fsdp.h>
 #include <stdbool.h>
@@ -90,7 +91,7 @@ typedef struct overlap_result {
     bool is_wrong;      /* gradients or parameters are not what they must be */
 } overlap_result;
 
-/* ---- overlap_options.c ---- */
+/* ---- options.c ---- */
 
 /* argv[0] is "overlap". Errors: ARGUMENT saying what was expected and given. */
 hp_status overlap_parse(int argc, char **argv, overlap_options *out_options);
@@ -101,7 +102,7 @@ int overlap_n_cases(const overlap_options *o);
 /* Case i of them; those of one mesh and mode are neighbours, which differ in the schedule. */
 overlap_case overlap_case_at(const overlap_options *o, int i);
 
-/* ---- overlap_bound.c ---- */
+/* ---- bound.c ---- */
 
 /* Of one rank. That of all is the largest of each, for ranks wait for each other in groups alone:
  * what one needs in forward and another in backward does not add up. */
@@ -116,7 +117,7 @@ int overlap_n_collectives(const overlap_options *o, hp_mode mode, unsigned strea
 uint64_t overlap_delay_us(const overlap_options *o, unsigned stream, int rank, int unit,
                           int n_collectives);
 
-/* ---- overlap_print.c ---- */
+/* ---- print.c ---- */
 
 /* Before the rows; nothing with --json. `about`: a line of its own, or NULL. */
 void overlap_print_head(const overlap_options *o, const char *about);
@@ -124,18 +125,18 @@ void overlap_print_head(const overlap_options *o, const char *about);
 void overlap_print_row(const overlap_options *o, const char *name, const overlap_case *c,
                        const overlap_result *r);
 
-/* ---- overlap_run.c: real ranks ---- */
+/* ---- run.c: real ranks ---- */
 
 /* Measure n cases in turns. Collective; the results are the same on every rank. */
 hp_status overlap_run(hp_world *world, const overlap_options *o, const overlap_case *cases, int n,
                       overlap_result *out_results);
 
-/* ---- overlap_virtual.c: all ranks of the meshes in virtual time, without a world ---- */
+/* ---- virtual.c: all ranks of the meshes in virtual time, without a world ---- */
 
 hp_status overlap_virtual(const overlap_options *o, const overlap_case *cases, int n,
                           overlap_result *out_results);
 
-/* ---- overlap_preset.c ---- */
+/* ---- preset.c ---- */
 
 /* Measure and print the rows of o->preset, in virtual time and then on the ranks of `world`.
  * Errors: ARGUMENT for a name that is none. Collective; rank 0 prints. *out_wrong: rows with

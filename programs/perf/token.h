@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * programs/token.h - how two jobs take turns on one machine: whoever has no token sits in read(2).
+ * perf/token.h - how two jobs take turns on one machine: whoever has no token sits in read(2).
  *
  * hpperf's rank 0 listens on a socket in the abstract namespace; each other rank of it, and each
  * rank of its peer (hpperf-mpi), connects and says who it is: "JOB RANK TEXT". From then on it
@@ -8,8 +8,8 @@
  * JSON object of numbers). No line will come any more: end of file, the end of both. A blocked
  * reader takes no processor from whose turn it is, as a barrier of either library would.
  */
-#ifndef PROGRAMS_TOKEN_H
-#define PROGRAMS_TOKEN_H
+#ifndef PERF_TOKEN_H
+#define PERF_TOKEN_H
 
 #include <errno.h>
 #include <stddef.h>

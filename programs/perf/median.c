@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/median.c - see median.h.
+ * perf/median.c - see median.h.
  */
 #include "median.h"
 
