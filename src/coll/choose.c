@@ -55,6 +55,8 @@ static bool needs_met(const hpi_run *run, hpi_needs needs) {
         return run->inputs_placed;
     case HPI_NEEDS_OUTPUTS:
         return run->inputs_placed && run->outputs_placed;
+    case HPI_NEEDS_READABLE:
+        return run->is_readable;
     case HPI_NEEDS_WIRE:
         return false;
     default:

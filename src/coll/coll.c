@@ -6,6 +6,7 @@
  * later call on it gives the same error. Nothing is allocated but by the first collective of a
  * group and the first that stages.
  */
+#include "direct/direct.h"
 #include "inside.h"
 
 #include <stdio.h>
@@ -28,6 +29,8 @@ static void state_destroy(void *memory) {
     if (!s)
         return;
     hpi_stage_close(s);
+    hpi_direct_close(s);
+    hpi_free(s->pids);
     hpi_free(s->packed[0]);
     hpi_free(s->packed[1]);
     hpi_free(s->scratch);
@@ -47,6 +50,7 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
         return HP_ERR_MEMORY;
     s->group = group;
     s->in = hpi_alloc(n, sizeof *s->in);
+    s->pids = hpi_alloc(n, sizeof *s->pids);
     s->out = hpi_alloc(n, sizeof *s->out);
     s->cells = hpi_alloc(n, sizeof *s->cells);
     s->chunk = hpi_alloc(n, sizeof *s->chunk);
@@ -55,8 +59,8 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
     s->scratch = hpi_alloc_aligned(64, hpi_scratch_bytes((int)n));
     s->packed[0] = hpi_alloc(n, sizeof **s->packed);
     s->packed[1] = hpi_alloc(n, sizeof **s->packed);
-    if (!s->in || !s->out || !s->cells || !s->chunk || !s->entered || !s->small || !s->scratch ||
-        !s->packed[0] || !s->packed[1]) {
+    if (!s->pids || !s->in || !s->out || !s->cells || !s->chunk || !s->entered || !s->small ||
+        !s->scratch || !s->packed[0] || !s->packed[1]) {
         state_destroy(s);
         return HP_ERR_MEMORY;
     }
@@ -105,6 +109,12 @@ static bool is_read_by_peers(const hpi_run *run) {
     return run->algorithm && run->algorithm->needs != HPI_NEEDS_WORDS;
 }
 
+/* Peers read the sums that we return. */
+static bool is_result_read(const hpi_run *run) {
+    return run->what == HP_ALL_REDUCE && run->algorithm &&
+           run->algorithm->needs == HPI_NEEDS_READABLE;
+}
+
 /* Peers write what we return: it is there when they have finished. */
 static bool is_written_by_peers(const hpi_run *run) {
     return run->algorithm && (run->algorithm->needs == HPI_NEEDS_OUTPUTS || hpi_wire_pushes(run));
@@ -122,7 +132,8 @@ static hp_status run_together(hpi_run *run) {
     run->state->last = run->algorithm;
     run->state->is_last_pushed = is_written_by_peers(run);
     hpi_line_post(run->group, HPI_LINE_READ, run->seq);
-    return is_written_by_peers(run) ? hpi_coll_drain(run->group, run->seq) : HP_OK;
+    return is_written_by_peers(run) || is_result_read(run) ? hpi_coll_drain(run->group, run->seq)
+                                                           : HP_OK;
 }
 
 static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {

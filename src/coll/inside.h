@@ -34,6 +34,7 @@ typedef enum hpi_needs {
     HPI_NEEDS_WORDS,
     HPI_NEEDS_INPUTS,
     HPI_NEEDS_OUTPUTS,
+    HPI_NEEDS_READABLE,
     HPI_NEEDS_WIRE
 } hpi_needs;
 typedef struct hpi_algorithm {
@@ -57,11 +58,15 @@ enum { HPI_LAST_COLLECTIVE = HP_RECV, HPI_LAST_REDUCE = HP_MIN, HPI_LAST_WIRE = 
 enum { HPI_SMALL_WORDS = 4, HPI_SMALL_BYTES = 8 * HPI_SMALL_WORDS };
 enum { HPI_ENTER_WORDS = 3 + HPI_SMALL_WORDS }; /* that a rank says when it enters, see enter.c */
 
-/* What a rank said of its operands when it entered. Peers write the output of an all-reduce alone;
- * of the others the place of `out` carries two numbers, which enter.c names. */
+/* What a rank said of its operands when it entered: {key, offset} in symmetric memory, {0, address}
+ * in ordinary memory, {0, 0} where peers may not read it. Peers touch the output of an all-reduce
+ * alone; of the others the place of `out` carries two numbers, which enter.c names. */
 typedef struct hpi_entered {
     hpi_place in, out;
 } hpi_entered;
+
+/* Can each rank of a group read the others' ordinary memory? */
+typedef enum hpi_reach { HPI_REACH_UNKNOWN, HPI_REACH_NONE, HPI_REACH_ALL } hpi_reach;
 
 /* Hangs on a group; made by the first collective. Used by one thread at a time, but for `seq`. */
 typedef struct hpi_coll_state {
@@ -86,6 +91,10 @@ typedef struct hpi_coll_state {
     uint64_t cell_bytes;
     uint64_t staged_seq; /* the last collective that used them */
     uint64_t tick;       /* steps over the CHUNK line so far, equal on all ranks */
+    /* Reading across processes, see direct/. */
+    hpi_reach reach;
+    int64_t *pids;          /* [size] */
+    unsigned char *fetched; /* what is summed next, a piece for each rank */
 } hpi_coll_state;
 
 /* The parts of an operand by rank, in elements: [n] each. NULL: `count` each, one behind the other.
@@ -111,6 +120,7 @@ struct hpi_run {
     hp_wire wire;                  /* HP_WIRE_FULL, or what contributions travel in */
     bool is_small;                 /* the input travels in the words */
     bool inputs_placed, outputs_placed;
+    bool is_readable; /* all that is read of peers, wherever it lies: see direct/ */
     uint64_t longest; /* of an all_to_all_v: elements of the longest part of any rank */
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
 };
@@ -197,6 +207,9 @@ void hpi_part_elements(const hpi_run *run, int i, uint64_t *out_begin, uint64_t 
  * rank. */
 uint64_t hpi_part_total(const hpi_run *run, int i);
 uint64_t hpi_part_longest(const hpi_run *run);
+/* Of bytes [at, end) of a part: how many from `at` on are adjacent in the operand, and where. */
+uint64_t hpi_part_piece(const hpi_run *run, int part, uint64_t at, uint64_t end,
+                        uint64_t *out_offset);
 /* Bytes [begin, end) of rank `part`'s part, to or from a plain array that holds these bytes alone.
  */
 void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t begin,
@@ -218,6 +231,15 @@ unsigned char *hpi_tick_begin(hpi_run *run);              /* returns the own cel
 void hpi_tick_post(hpi_run *run);
 hp_status hpi_tick_wait(hpi_run *run, int peer);
 hp_status hpi_tick_wait_all(hpi_run *run);
+
+/* ---- direct.c: ordinary memory, read across processes ---- */
+
+hp_status hpi_gather_direct(hpi_run *run);
+hp_status hpi_broadcast_direct(hpi_run *run);
+hp_status hpi_exchange_direct(hpi_run *run);
+hp_status hpi_scatter_reduce_direct(hpi_run *run);
+hp_status hpi_reduce_direct(hpi_run *run);
+uint64_t hpi_reduce_direct_step(const hpi_run *run); /* elements of a round */
 
 /* ---- wire.c: what travels in low precision ---- */
 

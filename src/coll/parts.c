@@ -154,9 +154,8 @@ uint64_t hpi_part_longest(const hpi_run *run) {
     return longest;
 }
 
-/* The bytes from `at` on that are adjacent in the operand, and where they lie in it. */
-static uint64_t piece_at(const hpi_run *run, int part, uint64_t at, uint64_t end,
-                         uint64_t *out_offset) {
+uint64_t hpi_part_piece(const hpi_run *run, int part, uint64_t at, uint64_t end,
+                        uint64_t *out_offset) {
     uint64_t first, count;
     hpi_part_elements(run, part, &first, &count);
     const uint64_t row = count * run->in_size; /* the part in one block */
@@ -170,7 +169,7 @@ void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t 
     const unsigned char *from = plain;
     uint64_t offset;
     for (uint64_t at = begin, bytes; at < end; at += bytes) {
-        bytes = piece_at(run, part, at, end, &offset);
+        bytes = hpi_part_piece(run, part, at, end, &offset);
         hpi_copy((unsigned char *)run->c.out + offset, from + (at - begin), bytes);
     }
 }
@@ -179,7 +178,7 @@ void hpi_part_collect(const hpi_run *run, int part, void *plain, uint64_t begin,
     unsigned char *to = plain;
     uint64_t offset;
     for (uint64_t at = begin, bytes; at < end; at += bytes) {
-        bytes = piece_at(run, part, at, end, &offset);
+        bytes = hpi_part_piece(run, part, at, end, &offset);
         hpi_copy(to + (at - begin), (const unsigned char *)run->c.in + offset, bytes);
     }
 }

@@ -78,6 +78,8 @@ static void cut(const hpi_run *run, operands *o) {
     const uint64_t line = 64 / run->in_size;
     if (run->algorithm->needs == HPI_NEEDS_WIRE)
         slices(run, hpi_wire_step(run), HPI_WIRE_BLOCK, o);
+    else if (run->algorithm->needs == HPI_NEEDS_READABLE)
+        slices(run, hpi_reduce_direct_step(run), line, o);
     else if (run->algorithm->needs == HPI_NEEDS_NOTHING)
         slices(run, hpi_reduce_staged_step(run), line, o);
     else
@@ -102,20 +104,27 @@ static void of_words(const operands *o, hp_coll_traffic *t) {
 /* X(COLLECTIVE, name, bytes read, bytes written) */
 #define ROWS                                                                                       \
     X(ALL_GATHER, pull, out - keep, out - keep)                                                    \
+    X(ALL_GATHER, direct, out - keep, out - keep)                                                  \
     X(ALL_GATHER, staged, in + out - keep, in + out - keep)                                        \
     X(ALL_GATHER_V, pull, out - keep, out - keep)                                                  \
+    X(ALL_GATHER_V, direct, out - keep, out - keep)                                                \
     X(ALL_GATHER_V, staged, in + out - keep, in + out - keep)                                      \
     X(REDUCE_SCATTER, pull, n *out, out)                                                           \
+    X(REDUCE_SCATTER, direct, (2 * n - 1) * out, n * out)                                          \
     X(REDUCE_SCATTER, wire, in + n * out_coded, in_coded + out)                                    \
     X(REDUCE_SCATTER, staged, in + n * out, in + out)                                              \
     X(REDUCE_SCATTER_V, pull, n *out, out)                                                         \
+    X(REDUCE_SCATTER_V, direct, (2 * n - 1) * out, n * out)                                        \
     X(REDUCE_SCATTER_V, wire, in + n * out_coded, in_coded + out)                                  \
     X(REDUCE_SCATTER_V, staged, in + n * out, in + out)                                            \
     X(ALL_REDUCE, push, n *slice, n *slice)                                                        \
+    X(ALL_REDUCE, direct, (2 * n - 2) * slice + out, (n - 1) * slice + out)                        \
     X(ALL_REDUCE, staged, in + n * slice + out, in + slice + out)                                  \
     X(BROADCAST, pull, out - keep, out - keep)                                                     \
+    X(BROADCAST, direct, out - keep, out - keep)                                                   \
     X(BROADCAST, staged, out, out)                                                                 \
     X(ALL_TO_ALL, pull, out, out)                                                                  \
+    X(ALL_TO_ALL, direct, out, out)                                                                \
     X(ALL_TO_ALL, staged, in + out - own - keep, in + out - own - keep)                            \
     X(ALL_TO_ALL_V, pull, out, out)                                                                \
     X(ALL_TO_ALL_V, staged, in + out - own, in + out - own)

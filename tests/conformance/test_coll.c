@@ -105,7 +105,13 @@ static void thresholds_body(hp_world *world, void *argument) {
 
 /* ---- algorithms by name ---- */
 
-/* What makes an algorithm's needs true. */
+/* What makes an algorithm's needs true: what is read across processes may be anything. */
+static whereabouts memory_for(const hpi_algorithm *a, size_t turn) {
+    if (a->needs == HPI_NEEDS_READABLE)
+        return turn == 4 ? MIXED : ORDINARY;
+    return a->needs == HPI_NEEDS_WORDS ? ORDINARY : SYMMETRIC;
+}
+
 static coll_case case_for(const bench *b, const hpi_algorithm *a, size_t turn) {
     static const uint64_t counts[] = {1, 2, 7, 100, 2500};
     return (coll_case){.what = a->what,
@@ -114,7 +120,7 @@ static coll_case case_for(const bench *b, const hpi_algorithm *a, size_t turn) {
                        .op = (hp_reduce)(turn % 4),
                        .count = counts[turn],
                        .blocks = 1,
-                       .where = a->needs == HPI_NEEDS_WORDS ? ORDINARY : SYMMETRIC,
+                       .where = memory_for(a, turn),
                        .root = b->n - 1,
                        .skew = (skew)(turn % 3)};
 }
@@ -125,7 +131,7 @@ static bool takes(const bench *b, const hpi_algorithm *a, const coll_case *c) {
         return false;
     if (a->needs == HPI_NEEDS_WORDS)
         return c->count * 4 * (has_whole_input ? (uint64_t)b->n : 1) <= HPI_SMALL_BYTES;
-    return !(c->in_place && a->what == HP_ALL_TO_ALL && a->needs == HPI_NEEDS_INPUTS);
+    return !(c->in_place && a->what == HP_ALL_TO_ALL && a->needs != HPI_NEEDS_NOTHING);
 }
 
 static void run_forced(bench *b, const hpi_algorithm *a) {

@@ -78,6 +78,12 @@ static const known known_calls[] = {
     {HP_ALL_TO_ALL, true, false, HP_WIRE_FULL, "staged", 3 * BYTES, 3 * BYTES},
     {HP_BROADCAST, false, true, HP_WIRE_FULL, "pull", 0, 0}, /* the peer does it */
     {HP_BROADCAST, true, true, HP_WIRE_FULL, "staged", BYTES, BYTES},
+    /* half of the peer's input to a piece in cache, and half of its sums to out */
+    {HP_ALL_REDUCE, true, false, HP_WIRE_FULL, "direct", 2 * BYTES, BYTES + BYTES / 2},
+    {HP_REDUCE_SCATTER, true, false, HP_WIRE_FULL, "direct", 3 * BYTES, 2 * BYTES},
+    {HP_ALL_GATHER, true, true, HP_WIRE_FULL, "direct", BYTES, BYTES},
+    {HP_ALL_TO_ALL, true, false, HP_WIRE_FULL, "direct", 2 * BYTES, 2 * BYTES},
+    {HP_BROADCAST, true, true, HP_WIRE_FULL, "direct", 0, 0},
 };
 
 static void check_known(const known *k, hp_group *group, unsigned char *memory) {
@@ -91,6 +97,7 @@ static void check_known(const known *k, hp_group *group, unsigned char *memory) 
         call.in = memory + (size_t)hp_group_rank(group) * BYTES;
     call.count = COUNT;
     call.wire = k->wire;
+    RANK_OK(hpi_coll_only(group, k->algorithm)); /* whatever the thresholds are */
     RANK_OK(hp_coll_run(&call));
     RANK_OK(hp_coll_traffic_get(&call, &t));
     if (strcmp(t.algorithm, k->algorithm) != 0 ||

@@ -11,6 +11,7 @@
  * The words say where the operands lie; an input of up to 32 bytes comes itself in their place.
  * From the same words every rank chooses the same algorithm, so nothing more has to be agreed.
  */
+#include "../direct/direct.h"
 #include "words.h"
 
 static uint64_t types_word(const hpi_run *run) {
@@ -40,12 +41,12 @@ static uint64_t word_load(const _Atomic uint64_t *word) {
 
 /* ---- saying ---- */
 
-/* Where an operand lies, for the whole group; key 0 when not every member can see it. The pointers
- * of those who will name the same place are kept in `peers`. */
+/* Where an operand lies, for the whole group; key 0 and its address when not every member can see
+ * it. The pointers of those who will name the same place are kept in `peers`. */
 static hpi_place place_of(const hpi_run *run, const void *pointer, uint64_t bytes, void *peers) {
     if (bytes && hpi_symm_peers(run->group, pointer, bytes, peers))
         return hpi_symm_place(hp_group_world(run->group), pointer, bytes);
-    return (hpi_place){0, 0};
+    return (hpi_place){0, (uintptr_t)pointer};
 }
 
 /* An input without an element is as good as placed: nobody reads it. */
@@ -163,6 +164,26 @@ static hp_status survey_exchange(hpi_run *run) {
     return balance == 0 ? HP_OK : hpi_exchange_blame(run);
 }
 
+/* Would a row of direct/ run, if ranks can read each other's memory? Then they find out whether. */
+static hp_status survey_reach(hpi_run *run) {
+    hpi_coll_state *s = run->state;
+    const bool is_placed =
+        run->inputs_placed && (run->outputs_placed || run->what != HP_ALL_REDUCE);
+    bool is_named = !run->is_small && run->wire == HP_WIRE_FULL && run->what != HP_ALL_TO_ALL_V;
+    for (int i = 0; i < run->n && is_named; i++) {
+        const hpi_entered *e = &s->entered[i];
+        const bool is_read = run->what != HP_BROADCAST || i == run->c.root;
+        if ((is_read && !e->in.key && !e->in.offset) ||
+            (run->what == HP_REDUCE_SCATTER_V && e->out.offset != s->entered[run->rank].out.offset))
+            is_named = false;
+    }
+    if (is_named && (s->only ? strcmp(s->only, "direct") == 0
+                             : !is_placed && hpi_is_from(run, HPI_FROM_DIRECT)))
+        HP_TRY(hpi_direct_open(run));
+    run->is_readable = is_named && s->reach == HPI_REACH_ALL;
+    return HP_OK;
+}
+
 /* Turn places into pointers; those that equal our own were found when we entered. */
 static hp_status find_places(hpi_run *run) {
     hpi_coll_state *s = run->state;
@@ -205,8 +226,11 @@ hp_status hpi_coll_enter(hpi_run *run) {
     survey(run);
     if (run->what == HP_ALL_TO_ALL_V)
         HP_TRY(survey_exchange(run));
+    HP_TRY(survey_reach(run));
     HP_TRY(hpi_choose(run));
-    if (run->algorithm->needs != HPI_NEEDS_WORDS && run->algorithm->needs != HPI_NEEDS_NOTHING)
+    if (run->algorithm->needs == HPI_NEEDS_READABLE)
+        HP_TRY(hpi_direct_find(run));
+    else if (run->algorithm->needs != HPI_NEEDS_WORDS && run->algorithm->needs != HPI_NEEDS_NOTHING)
         HP_TRY(find_places(run));
     s->in[run->rank] = run->c.in;
     s->out[run->rank] = run->c.out;
