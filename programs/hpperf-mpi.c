@@ -2,14 +2,15 @@
  *
  * hpperf-mpi.c - what hpperf measures, written with MPI: the peer of `hpperf --beside`.
  *
- * usage: mpirun -n N hpperf-mpi step --token NAME --units N --params N --width BYTES --steps N
+ * usage: mpirun -n N hpperf-mpi collectives --token NAME
+ *        mpirun -n N hpperf-mpi step --token NAME --units N --params N --width BYTES --steps N
  *
  * Built once for each MPI that is installed, without this library. hpperf starts it; it does
  * nothing by itself but wait for the token (programs/perf/token.h), and nothing of what it prints
  * is read. Exit status: 0 when the token is gone; 2 for a wrong command line; MPI ends the job on
  * its own errors.
  */
-#include "hpperf-mpi/turn.h"
+#include "hpperf-mpi/jobs.h"
 #include "standard.h"
 
 #include <mpi.h>
@@ -30,13 +31,16 @@ static long long number_of(int argc, char **argv, const char *name, long long mo
     return text && *end == 0 && x >= 1 && x <= most ? x : 0;
 }
 
-static int read_options(int argc, char **argv, step_options *o) {
+static int is_job(int argc, char **argv, const char *name) {
+    return argc > 1 && strcmp(argv[1], name) == 0 && value_of(argc, argv, "--token");
+}
+
+static int read_step_options(int argc, char **argv, step_options *o) {
     o->n_units = (int)number_of(argc, argv, "--units", 1024);
     o->n_params = (int)number_of(argc, argv, "--params", 64);
     o->width_bytes = (uint64_t)number_of(argc, argv, "--width", 1LL << 32);
     o->n_steps = (int)number_of(argc, argv, "--steps", 10000);
-    return argc > 1 && strcmp(argv[1], "step") == 0 && value_of(argc, argv, "--token") &&
-           o->n_units && o->n_params && o->width_bytes && o->n_steps;
+    return o->n_units && o->n_params && o->width_bytes && o->n_steps;
 }
 
 /* The library's own words, in one line, without spaces at the end. */
@@ -49,37 +53,50 @@ static void read_version(char *out, int size) {
         *c = *c == '\t' ? ' ' : *c;
 }
 
-static void take_turns(step *s, int fd) {
+static void fail(int rank, const char *what) {
+    fprintf(stderr, "hpperf-mpi: rank %d: expected %s: %m\n", rank, what);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static void take_steps(const step_options *o, int fd) {
     char line[TOKEN_LINE], reply[TOKEN_LINE];
+    step *s = step_create(o);
+    if (!s)
+        fail(o->rank, "memory");
     while (token_read(fd, line) == 1) {
         step_turn(s, reply, sizeof reply);
         if (token_write(fd, reply))
             break;
     }
+    step_destroy(s);
+}
+
+static void take_turns(step_options *o, int steps, const char *token) {
+    char version[128];
+    MPI_Comm_rank(MPI_COMM_WORLD, &o->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &o->n_ranks);
+    read_version(version, sizeof version);
+    const int fd = token_connect(token, "peer", o->rank, version);
+    if (fd < 0)
+        fail(o->rank, "a connection to hpperf");
+    if (steps)
+        take_steps(o, fd);
+    else if (collectives_take_turns(o->rank, o->n_ranks, fd) < 0)
+        fail(o->rank, "memory");
 }
 
 int main(int argc, char **argv) {
-    step_options o;
-    char version[128];
+    step_options o = {0};
     open_missing_stdio();
-    if (!read_options(argc, argv, &o)) {
-        fprintf(stderr, "hpperf-mpi: expected step --token NAME --units N --params N --width BYTES "
-                        "--steps N; hpperf --beside starts it\n");
+    const int steps = is_job(argc, argv, "step") && read_step_options(argc, argv, &o);
+    if (!steps && !is_job(argc, argv, "collectives")) {
+        fprintf(stderr,
+                "hpperf-mpi: expected collectives --token NAME, or step --token NAME "
+                "--units N --params N --width BYTES --steps N; hpperf --beside starts it\n");
         return 2;
     }
     MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &o.rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &o.n_ranks);
-    read_version(version, sizeof version);
-    step *s = step_create(&o);
-    const int fd = token_connect(value_of(argc, argv, "--token"), "peer", o.rank, version);
-    if (!s || fd < 0) {
-        fprintf(stderr, "hpperf-mpi: rank %d: expected %s: %m\n", o.rank,
-                s ? "a connection to hpperf" : "memory");
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    take_turns(s, fd);
-    step_destroy(s);
+    take_turns(&o, steps, value_of(argc, argv, "--token"));
     MPI_Finalize();
     return 0;
 }

@@ -81,33 +81,38 @@ static bool introduces(const job *j, bool speaks) {
     return wants_help || wants_version;
 }
 
-/* A peer is started by a rank that is not bound to a core yet. */
-static hp_status run_step(hp_world *world, const step_options *o, uint64_t *out_wrong) {
-    beside *peer;
-    TRY(step_open_peer(world, o, &peer));
-    hp_status status = agree(world, pin_rank(world, o->pin));
-    if (status >= 0)
-        status = step(world, o, peer, out_wrong);
-    beside_close(peer);
-    return status;
-}
-
 static hp_status check_ranks(job *j, int n_ranks) {
     return j->is_overlap ? overlap_check_ranks(&j->overlap, n_ranks)
            : j->is_step  ? step_check_ranks(&j->step, n_ranks)
                          : options_check_ranks(&j->collectives, n_ranks);
 }
 
-/* *out_wrong: elements, or rows of overlap. */
+static hp_status open_peer(hp_world *world, const job *j, beside **out_peer) {
+    return j->is_step ? step_open_peer(world, &j->step, out_peer)
+                      : sweep_open_peer(world, &j->collectives, out_peer);
+}
+
+static hp_status measure_job(hp_world *world, const job *j, beside *peer, uint64_t *out_wrong) {
+    TRY(agree(world, pin_rank(world, j->is_overlap ? j->overlap.pin
+                                     : j->is_step  ? j->step.pin
+                                                   : j->collectives.pin)));
+    return j->is_overlap ? overlap(world, &j->overlap, out_wrong)
+           : j->is_step  ? step(world, &j->step, peer, out_wrong)
+                         : sweep(world, &j->collectives, peer, out_wrong);
+}
+
+/* *out_wrong: elements, or rows of overlap. A peer is started by a rank that is not bound to a core
+ * yet. */
 static hp_status run(hp_world *world, job *j, uint64_t *out_wrong) {
+    beside *peer = NULL;
     if (introduces(j, hp_world_rank(world) == 0))
         return HP_OK;
     TRY(agree(world, check_ranks(j, hp_world_size(world))));
-    if (j->is_step)
-        return run_step(world, &j->step, out_wrong);
-    TRY(agree(world, pin_rank(world, j->is_overlap ? j->overlap.pin : j->collectives.pin)));
-    return j->is_overlap ? overlap(world, &j->overlap, out_wrong)
-                         : sweep(world, &j->collectives, out_wrong);
+    if (!j->is_overlap)
+        TRY(open_peer(world, j, &peer));
+    const hp_status status = measure_job(world, j, peer, out_wrong);
+    beside_close(peer);
+    return status;
 }
 
 /* Rows are written one by one: what failed to be is remembered by the stream. */

@@ -10,7 +10,7 @@
  * timed, every gathered parameter is compared and every gradient written anew.
  */
 #include "../perf/step_values.h"
-#include "turn.h"
+#include "jobs.h"
 
 #include <mpi.h>
 #include <stdlib.h>

@@ -5,7 +5,9 @@
 #ifndef HPPERF_BENCH_H
 #define HPPERF_BENCH_H
 
+#include "../perf/timed.h"
 #include "../perf/values.h"
+#include "beside/beside.h"
 #include "options.h"
 
 typedef struct buffer {
@@ -19,6 +21,7 @@ struct bench {
     hp_world *world;
     hp_group *group;   /* that is measured; the world's own keeps the ranks in step */
     hp_stream *stream; /* NULL: calls block */
+    beside *peer;      /* that takes turns; NULL: none */
     int rank, n;       /* in the group */
     int partner;       /* of a pair; -1: none */
 
@@ -43,6 +46,9 @@ typedef struct result {
     double time_us, p99_us, slowest_us;
     double moved_over_bound; /* NAN: nothing has to move, or it is not counted */
     uint64_t wrong;
+    /* With a peer: medians over the pairs; NAN: it has no such call. */
+    double peer_us, ratio, ratio_least, ratio_most; /* ratio: its time over ours */
+    uint64_t peer_wrong;
 } result;
 
 /* ---- buffers.c ---- */
@@ -73,8 +79,25 @@ hp_status bench_do(bench *b, hp_status (*function)(void *argument));
 
 /* ---- measure.c ---- */
 
+/* How an iteration of it goes. */
+timed bench_timed(bench *b);
+/* Calls of an iteration, for calls that take so long with their fill and read. */
+int bench_batch(const bench *b, double whole_ns);
+/* A call on fresh values into a spoilt output. Collective. */
+hp_status bench_check(bench *b, uint64_t *wrong);
+/* What is wrong of the last call that was timed, as far as that can be told. */
+uint64_t bench_wrong_timed(const bench *b);
+/* From n samples of the slowest rank, ns, which are sorted; own_ns: the median of this rank's own.
+ * Collective. */
+hp_status bench_summarise(bench *b, double *samples, int n, double own_ns, uint64_t wrong,
+                          result *out_result);
 /* Measure one size. Collective over the world; the result is the same on every rank. */
 hp_status measure(bench *b, result *out_result);
+
+/* ---- compare.c ---- */
+
+/* The same in turns with the peer. p99_us is that of all our turns; slowest_us is 0. */
+hp_status compare(bench *b, result *out_result);
 
 /* ---- print.c ---- */
 
@@ -83,7 +106,11 @@ void print_row(const bench *b, const result *r);
 
 /* ---- sweep.c ---- */
 
-/* Everything that the options ask for. *out_wrong: elements, over all ranks. Collective. */
-hp_status sweep(hp_world *world, const options *o, uint64_t *out_wrong);
+/* Start the peer, while ranks may still use every core: before they are bound. *out_peer is NULL
+ * without --beside. Collective. */
+hp_status sweep_open_peer(hp_world *world, const options *o, beside **out_peer);
+/* Everything that the options ask for. *out_wrong: elements, over all ranks and both sides.
+ * Collective. */
+hp_status sweep(hp_world *world, const options *o, beside *peer, uint64_t *out_wrong);
 
 #endif

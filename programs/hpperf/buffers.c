@@ -152,20 +152,10 @@ void bench_spoil(bench *b) {
         memset(b->out, SPOILED, b->out_bytes);
 }
 
-/* Words at any address; the last of them takes what is left. */
 hp_status bench_read(void *argument) {
     bench *b = argument;
-    const uint64_t bytes = b->out_bytes;
-    uint64_t sum = 0, word = 0, at = 0;
-    if (!bytes)
-        return HP_OK;
-    for (; at + sizeof word <= bytes; at += sizeof word) {
-        memcpy(&word, b->out + at, sizeof word);
-        sum += word;
-    }
-    word = 0;
-    memcpy(&word, b->out + at, bytes - at);
-    b->sink = sum + word;
+    if (b->out_bytes)
+        b->sink = values_read(b->out, b->out_bytes);
     return HP_OK;
 }
 

@@ -3,7 +3,7 @@
  * hpperf/ops.h - what can be measured: a row for each.
  *
  * A row says how large the buffers are, how to call, what must come out, and how many bytes have to
- * move; engine.c does all the rest.
+ * move; measure.c does all the rest.
  */
 #ifndef HPPERF_OPS_H
 #define HPPERF_OPS_H

@@ -29,7 +29,10 @@ enum key {
     KEY_JSON,
     KEY_PIN,
     KEY_ROOT,
-    KEY_BATCH
+    KEY_BATCH,
+    KEY_BESIDE,
+    KEY_PAIRS,
+    KEY_TIMEOUT
 };
 
 static const struct argp_option rows[] = {
@@ -68,6 +71,10 @@ static const struct argp_option rows[] = {
     {"no-check", KEY_NO_CHECK, 0, 0, "do not", 0},
     {"pin", KEY_PIN, "yes|no", 0,
      "bind rank r to the r-th core that it may use (default: yes with a core for each)", 0},
+    {0, 0, 0, 0, "In turns with another library, on as many ranks:", 0},
+    {"beside", KEY_BESIDE, "PEER", 0, BESIDE_NAMES, 0},
+    {"pairs", KEY_PAIRS, "N", 0, "turns of each, for each size (default 9)", 0},
+    {"peer-timeout-ms", KEY_TIMEOUT, "MS", 0, "for a peer to start, or a turn (default 60000)", 0},
     {0, 0, 0, 0, "What is printed:", 0},
     {"json", KEY_JSON, 0, 0, "an object a line instead of the table", 0},
     {"quiet", 'q', 0, 0, "the rows of the table alone", 0},
@@ -99,6 +106,7 @@ static const char about[] =
     "Examples:\n"
     "  hprun -n 2 hpperf all_reduce -b 8 -e 256M -f 4 -d fp32 -o sum --check\n"
     "  hprun -n 4 hpperf all --memory private --json\n"
+    "  hprun -n 2 hpperf all_reduce --in-place --beside mpich\n"
     "  hprun -n 2 hpperf --latency put -e 4K";
 
 static const char *const reduce_names[] = {"sum", "avg", "max", "min"};
@@ -226,6 +234,13 @@ static hp_status parse_value(int key, const char *text, command_line *line) {
         return parse_latency(text, line);
     case KEY_PIN:
         return parse_pin(text, &o->pin);
+    case KEY_BESIDE:
+        o->beside = beside_find(text);
+        return o->beside ? HP_OK : HP_ERR_ARGUMENT;
+    case KEY_PAIRS:
+        return parse_int("--pairs", text, 1, 10000, &o->n_pairs);
+    case KEY_TIMEOUT:
+        return parse_int("--peer-timeout-ms", text, 1, 3600000, &o->timeout_ms);
     default:
         return parse_what(text, line);
     }
@@ -284,6 +299,21 @@ static hp_status check_reduction(const options *o) {
     return HP_OK;
 }
 
+/* What a peer has no word for. */
+static hp_status check_beside(const options *o) {
+    const char *odd = o->op && o->op->is_latency ? "--latency"
+                      : o->reduce == HP_AVG      ? "-o avg"
+                      : o->reduce == ALL         ? "-o all"
+                      : o->wire != HP_WIRE_FULL  ? "--wire"
+                      : o->misalign_bytes        ? "--misalign"
+                      : o->n_groups > 1          ? "--group-split"
+                      : o->on_stream             ? "--stream"
+                                                 : NULL;
+    if (o->beside && odd)
+        return fail(HP_ERR_ARGUMENT, "expected no %s with --beside", odd);
+    return HP_OK;
+}
+
 static hp_status check_together(const command_line *line) {
     const options *o = &line->options;
     if (o->wants_help || o->wants_version)
@@ -298,6 +328,7 @@ static hp_status check_together(const command_line *line) {
     if (line->has_factor && o->step_bytes)
         return fail(HP_ERR_ARGUMENT, "expected -f or -i, given both");
     TRY(check_in_place(o));
+    TRY(check_beside(o));
     return check_reduction(o);
 }
 
@@ -310,6 +341,8 @@ hp_status options_parse(int argc, char **argv, options *out_options) {
                                      .wire = HP_WIRE_FULL,
                                      .n_warmup = 3,
                                      .n_groups = 1,
+                                     .n_pairs = 9,
+                                     .timeout_ms = 60000,
                                      .checks = true}};
     if (argp_parse(&parser, argc, argv, ARGP_SILENT, NULL, &line) != 0) {
         if (line.has_failed)

@@ -5,6 +5,7 @@
 #ifndef HPPERF_OPTIONS_H
 #define HPPERF_OPTIONS_H
 
+#include "beside/beside.h"
 #include "ops.h"
 
 #include <stdio.h>
@@ -26,6 +27,8 @@ typedef struct options {
     int batch;        /* calls of one iteration; 0: by their time */
     int n_groups;     /* --group-split */
     uint64_t misalign_bytes;
+    const beside_row *beside; /* NULL: this library alone */
+    int n_pairs, timeout_ms;  /* turns of each side; of the peer */
     bool is_classic, is_private, is_in_place, on_stream, checks, as_json, is_quiet;
     pin pin;
     bool wants_help, wants_version;

@@ -55,15 +55,32 @@ void print_head(const bench *b) {
         printf(", %s on the wire", wire_name(o->wire));
     if (o->on_stream)
         printf(", on a stream");
-    printf("\n#%11s %11s %6s %6s %11s %11s %11s %8s %8s %6s %6s\n", "bytes", "count", "type",
-           "redop", "time us", "p99 us", "slowest us", "algbw", "busbw", "moved", "wrong");
+    if (b->peer)
+        printf("\n# beside %s: %s, %d pairs", o->beside->name, beside_version(b->peer), o->n_pairs);
+    printf("\n#%11s %11s %6s %6s", "bytes", "count", "type", "redop");
+    if (b->peer)
+        printf(" %11s %11s %7s %7s %7s", "ours us", "peer us", "ratio", "least", "most");
+    else
+        printf(" %11s %11s %11s", "time us", "p99 us", "slowest us");
+    printf(" %8s %8s %6s %6s\n", "algbw", "busbw", "moved", "wrong");
     fflush(stdout);
 }
 
+static void print_peer_columns(const result *r) {
+    if (isnan(r->ratio))
+        printf(" %11s %7s %7s %7s", "-", "-", "-", "-");
+    else
+        printf(" %11.2f %7.2f %7.2f %7.2f", r->peer_us, r->ratio, r->ratio_least, r->ratio_most);
+}
+
 static void print_table_row(const bench *b, const result *r) {
-    printf("%12llu %11llu %6s %6s %11.2f %11.2f %11.2f %8.2f %8.2f", (unsigned long long)b->bytes,
-           (unsigned long long)b->count, dtype_of(b), reduce_of(b), r->time_us, r->p99_us,
-           r->slowest_us, algbw(b, r), busbw(b, r));
+    printf("%12llu %11llu %6s %6s %11.2f", (unsigned long long)b->bytes,
+           (unsigned long long)b->count, dtype_of(b), reduce_of(b), r->time_us);
+    if (b->peer)
+        print_peer_columns(r);
+    else
+        printf(" %11.2f %11.2f", r->p99_us, r->slowest_us);
+    printf(" %8.2f %8.2f", algbw(b, r), busbw(b, r));
     if (isnan(r->moved_over_bound))
         printf(" %6s", "-");
     else
@@ -75,6 +92,13 @@ static void print_table_row(const bench *b, const result *r) {
 }
 
 /* ---- JSON ---- */
+
+static void json_number(const char *name, double x) {
+    if (isnan(x))
+        printf(", \"%s\": null", name);
+    else
+        printf(", \"%s\": %.4f", name, x);
+}
 
 static void json_rest(const bench *b) {
     const options *o = b->o;
@@ -92,6 +116,17 @@ static void json_rest(const bench *b) {
         printf(", \"stream\": true");
 }
 
+static void json_peer(const bench *b, const result *r) {
+    if (!b->peer)
+        return;
+    printf(", \"peer\": \"%s\", \"peer_version\": \"%s\", \"pairs\": %d", b->o->beside->name,
+           beside_version(b->peer), b->o->n_pairs);
+    json_number("peer_us", r->peer_us);
+    json_number("ratio", r->ratio);
+    json_number("ratio_least", r->ratio_least);
+    json_number("ratio_most", r->ratio_most);
+}
+
 static void print_json_row(const bench *b, const result *r) {
     printf("{\"op\": \"%s\", \"ranks\": %d, \"bytes\": %llu", b->op->name, b->n,
            (unsigned long long)b->bytes);
@@ -102,15 +137,13 @@ static void print_json_row(const bench *b, const result *r) {
     printf(", \"memory\": \"%s\", \"mode\": \"%s\", \"time_us\": %.4f, \"p99_us\": %.4f, "
            "\"algbw_GBps\": %.4f, \"busbw_GBps\": %.4f",
            memory_of(b), mode_of(b), r->time_us, r->p99_us, algbw(b, r), busbw(b, r));
-    if (isnan(r->moved_over_bound))
-        printf(", \"moved_over_bound\": null");
-    else
-        printf(", \"moved_over_bound\": %.4f", r->moved_over_bound);
+    json_number("moved_over_bound", r->moved_over_bound);
     if (b->o->checks && bench_has_data(b->op))
         printf(", \"wrong\": %llu", (unsigned long long)r->wrong);
     else
         printf(", \"wrong\": null");
     json_rest(b);
+    json_peer(b, r);
     printf("}\n");
 }
 

@@ -21,8 +21,8 @@ static uint64_t next_size(const options *o, uint64_t bytes) {
 static hp_status one_size(bench *b, uint64_t count, uint64_t *wrong) {
     result r = {0};
     bench_set_count(b, count);
-    TRY(measure(b, &r));
-    *wrong += r.wrong;
+    TRY(b->peer ? compare(b, &r) : measure(b, &r));
+    *wrong += r.wrong + r.peer_wrong;
     if (hp_world_rank(b->world) == 0)
         print_row(b, &r);
     return HP_OK;
@@ -114,8 +114,14 @@ static hp_status open_group(bench *b) {
     return b->o->on_stream ? hp_stream_create(NULL, &b->stream) : HP_OK;
 }
 
-hp_status sweep(hp_world *world, const options *o, uint64_t *out_wrong) {
-    bench b = {.o = o, .world = world};
+hp_status sweep_open_peer(hp_world *world, const options *o, beside **out_peer) {
+    *out_peer = NULL;
+    return o->beside ? beside_open(world, o->beside, "collectives", o->timeout_ms, out_peer)
+                     : HP_OK;
+}
+
+hp_status sweep(hp_world *world, const options *o, beside *peer, uint64_t *out_wrong) {
+    bench b = {.o = o, .world = world, .peer = peer};
     *out_wrong = 0;
     hp_status status = agree(world, open_group(&b));
     if (status >= 0)

@@ -205,6 +205,19 @@ void values_fill(const values *v, int rank, uint64_t iteration, uint64_t first, 
     }
 }
 
+/* Words at any address; the last of them takes what is left. */
+uint64_t values_read(const void *data, uint64_t bytes) {
+    const unsigned char *bytes_of = data;
+    uint64_t sum = 0, word = 0, at = 0;
+    for (; at + sizeof word <= bytes; at += sizeof word) {
+        memcpy(&word, bytes_of + at, sizeof word);
+        sum += word;
+    }
+    word = 0;
+    memcpy(&word, bytes_of + at, bytes - at);
+    return sum + word;
+}
+
 static uint64_t differing(const unsigned char *a, const unsigned char *b, uint64_t bytes,
                           size_t element_bytes) {
     uint64_t n = 0;

@@ -51,6 +51,8 @@ void values_store(hp_dtype dtype, double number, void *out);
 /* Elements [first, first + count) of a rank's stream (or VALUES_REDUCED's) in an iteration. */
 void values_fill(const values *v, int rank, uint64_t iteration, uint64_t first, uint64_t count,
                  void *out);
+/* Read them all; what comes back keeps the compiler from leaving it out. */
+uint64_t values_read(const void *data, uint64_t bytes);
 /* How many of them are not what they must be, bit for bit. */
 uint64_t values_wrong(const values *v, int rank, uint64_t iteration, uint64_t first, uint64_t count,
                       const void *data);

@@ -2,10 +2,10 @@
  *
  * hpperf/beside/beside.h - a job of another library that takes turns with this one.
  *
- * beside_open starts `mpirun -n N hpperf-mpi.PEER ...` and connects everybody;
- * programs/perf/token.h is the protocol. Between turns the peer's ranks sit in read(2); in a turn
- * this job's do. What the peer measures it answers as a JSON object of numbers; of its ranks the
- * largest counts.
+ * beside_open starts the peer's launcher with a program of ours on it, say `mpirun -n N
+ * hpperf-mpi.PEER`, and connects everybody; perf/token.h is the protocol. Between turns the peer's
+ * ranks sit in read(2); in a turn this job's do. What the peer measures it answers as a JSON object
+ * of numbers; of its ranks the largest counts.
  */
 #ifndef HPPERF_BESIDE_H
 #define HPPERF_BESIDE_H
@@ -14,22 +14,29 @@
 
 typedef struct beside beside;
 
-/* Peers and the commands that start them at their best; see start.c. */
+/* A peer and the command that starts it at its best; see peers.c. */
 typedef struct beside_row {
-    const char *name;     /* --beside NAME */
-    const char *launcher; /* looked for in PATH */
-    const char *program;  /* beside this one */
-    const char *options;  /* of the launcher, words */
-    const char *pinned;   /* and with a core for each rank, */
-    const char *shared;   /* and without */
+    const char *name;        /* --beside NAME */
+    const char *group;       /* tools/setup.sh GROUP installs it */
+    const char *launcher;    /* looked for in PATH; with a slash: in the peers' folder */
+    const char *program;     /* in the folder of this one; with a slash: likewise */
+    const char *options;     /* of the launcher, words */
+    const char *pinned;      /* and with a core for each rank, */
+    const char *shared;      /* and without */
+    const char *environment; /* NAME=VALUE words; NULL: none */
 } beside_row;
+
+/* For --help. */
+#define BESIDE_NAMES                                                                               \
+    "openmpi, openmpi-ucx, mpich (tools/setup.sh mpi), openmpi5, openmpi5-ucx, mpich5, intelmpi, " \
+    "oneccl, gloo (tools/setup.sh peers)"
 
 /* NULL with the record when there is none: ARGUMENT, listing the names. */
 const beside_row *beside_find(const char *name);
 
 /* Start `row`'s program with `arguments` (words) on as many ranks, before this job's ranks are
- * bound to cores; wait until all have connected. Errors: STATE, naming the peer, when it does not
- * start within `timeout_ms` or ends, SYSTEM. Owns: the caller. Collective. */
+ * bound to cores; wait until all have connected. Errors: STATE, naming the peer, when it is not
+ * installed, does not start within `timeout_ms` or ends, SYSTEM. Owns: the caller. Collective. */
 hp_status beside_open(hp_world *world, const beside_row *row, const char *arguments, int timeout_ms,
                       beside **out_beside);
 /* A turn of the peer: `what` goes to each of its ranks; this job's sleep meanwhile. Errors: STATE
@@ -44,9 +51,12 @@ void beside_close(beside *b);
 
 /* ---- start.c: a process of the launcher ---- */
 
+/* Is all there that the row names? Errors: STATE, saying what is not and what installs it. */
+hp_status beside_look(const beside_row *row);
 /* A child that runs it, or -1 with errno. */
 int beside_start(const beside_row *row, int n_ranks, const char *token, const char *arguments);
-/* Has it ended? "exit status 1", "signal 9": into out_how. */
+#define BESIDE_NO_LAUNCHER "there is no such program"
+/* Has it ended? "exit status 1", "signal 9", or that: into out_how. */
 int beside_has_ended(int pid, char *out_how, size_t size);
 /* It and all that it started end. */
 void beside_stop(int pid, int grace_ms);

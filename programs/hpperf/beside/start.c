@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/beside/start.c - how each peer is started, at its best known setting.
+ * hpperf/beside/start.c - how a peer is started, and how it ends.
  *
  * The launcher becomes the leader of a process group and dies with this rank. It sees neither what
  * another launcher has told us in the environment, nor our standard input; what it prints goes to
@@ -21,38 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Open MPI: copies across processes (CMA); with fewer cores than ranks it must yield. UCX: through
- * shared memory and CMA as well. MPICH has no way to yield. */
-#define OPENMPI "--allow-run-as-root --quiet --mca btl_base_warn_component_unused 0 "
-#define OPENMPI_PINNED "--bind-to core --map-by core"
-#define OPENMPI_SHARED "--oversubscribe --bind-to none --mca mpi_yield_when_idle 1"
-static const beside_row rows[] = {
-    {"openmpi", "mpirun.openmpi", "hpperf-mpi.openmpi",
-     OPENMPI "--mca pml ob1 --mca btl self,vader --mca btl_vader_single_copy_mechanism cma",
-     OPENMPI_PINNED, OPENMPI_SHARED},
-    {"openmpi-ucx", "mpirun.openmpi", "hpperf-mpi.openmpi",
-     OPENMPI "--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any "
-             "-x UCX_TLS=self,sm",
-     OPENMPI_PINNED, OPENMPI_SHARED},
-    {"mpich", "mpirun.mpich", "hpperf-mpi.mpich", "", "-bind-to core", "-bind-to none"},
-};
+enum { MOST_WORDS = 128, PATH_SIZE = 4096 };
 
-enum { N_ROWS = sizeof rows / sizeof *rows, MOST_WORDS = 128 };
-
-const beside_row *beside_find(const char *name) {
-    char names[200] = "";
-    size_t length = 0;
-    for (int i = 0; i < N_ROWS; i++) {
-        if (strcmp(rows[i].name, name) == 0)
-            return &rows[i];
-        length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", i ? ", " : "",
-                                   rows[i].name);
-    }
-    (void)fail(HP_ERR_ARGUMENT, "expected --beside to be one of %s, given \"%s\"", names, name);
-    return NULL;
-}
-
-/* ---- the child ---- */
+/* ---- what is where ---- */
 
 /* The folder of this program, with its last slash. */
 static void own_folder(char *out, size_t size) {
@@ -62,6 +33,36 @@ static void own_folder(char *out, size_t size) {
     if (slash)
         slash[1] = 0;
 }
+
+/* Of the row's words, where they are: in the peers' folder, beside this program's, or beside this
+ * program, or a bare name. */
+static void place_of(const char *word, bool is_program, char *out, size_t size) {
+    char folder[PATH_SIZE] = "";
+    const bool is_in_peers = strchr(word, '/') != NULL;
+    if (is_in_peers || is_program)
+        own_folder(folder, sizeof folder);
+    snprintf(out, size, "%s%s%s", folder, is_in_peers ? "../peers/" : "", word);
+}
+
+static hp_status expect(bool is_there, const beside_row *row, const char *what, const char *then) {
+    if (is_there)
+        return HP_OK;
+    return fail(HP_ERR_STATE,
+                "expected %s for --beside %s, it is not there; tools/setup.sh %s installs "
+                "it%s",
+                what, row->name, row->group, then);
+}
+
+/* A bare name of a launcher is looked for by execvp, which fails in the child. */
+hp_status beside_look(const beside_row *row) {
+    char launcher[2 * PATH_SIZE], program[2 * PATH_SIZE];
+    place_of(row->launcher, false, launcher, sizeof launcher);
+    place_of(row->program, true, program, sizeof program);
+    TRY(expect(!strchr(launcher, '/') || access(launcher, X_OK) == 0, row, launcher, ""));
+    return expect(access(program, R_OK) == 0, row, program, ", then build again");
+}
+
+/* ---- the child ---- */
 
 /* What a launcher that has started us wants its children, and no other launcher, to know. */
 static void forget_launchers(void) {
@@ -93,13 +94,22 @@ static int n_cores(void) {
     return sched_getaffinity(0, sizeof allowed, &allowed) ? 1 : CPU_COUNT(&allowed);
 }
 
+static void set_environment(const beside_row *row, char *text) {
+    char *rest = NULL;
+    snprintf(text, PATH_SIZE, "%s", row->environment ? row->environment : "");
+    for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
+        putenv(w);
+}
+
 static void become(const beside_row *row, int n_ranks, const char *token, const char *arguments) {
-    char line[8192], folder[4096];
+    char line[4 * PATH_SIZE], launcher[2 * PATH_SIZE], program[2 * PATH_SIZE],
+        environment[PATH_SIZE];
     char *words[MOST_WORDS + 1] = {0};
-    own_folder(folder, sizeof folder);
-    snprintf(line, sizeof line, "%s -n %d %s %s %s%s %s --token %s", row->launcher, n_ranks,
-             row->options, n_cores() >= n_ranks ? row->pinned : row->shared, folder, row->program,
-             arguments, token);
+    place_of(row->launcher, false, launcher, sizeof launcher);
+    place_of(row->program, true, program, sizeof program);
+    set_environment(row, environment);
+    snprintf(line, sizeof line, "%s -n %d %s %s %s %s --token %s", launcher, n_ranks, row->options,
+             n_cores() >= n_ranks ? row->pinned : row->shared, program, arguments, token);
     add_words(line, words, 0);
     if (words[0]) /* a row has a launcher */
         execvp(words[0], words);
@@ -132,7 +142,7 @@ int beside_has_ended(int pid, char *out_how, size_t size) {
     else if (WIFSIGNALED(status))
         snprintf(out_how, size, "signal %d", WTERMSIG(status));
     else if (WEXITSTATUS(status) == 127)
-        snprintf(out_how, size, "it is not in PATH");
+        snprintf(out_how, size, BESIDE_NO_LAUNCHER);
     else
         snprintf(out_how, size, "exit status %d", WEXITSTATUS(status));
     return 1;

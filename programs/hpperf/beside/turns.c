@@ -48,6 +48,10 @@ static hp_status look_at_launcher(beside *b, const char *when) {
     if (!beside_has_ended(b->pid, how, sizeof how))
         return HP_OK;
     b->pid = 0;
+    if (strcmp(how, BESIDE_NO_LAUNCHER) == 0)
+        return fail(HP_ERR_STATE,
+                    "expected %s in PATH for --beside %s; tools/setup.sh %s installs it",
+                    b->row->launcher, b->row->name, b->row->group);
     return fail(HP_ERR_STATE, "expected %s to run the peer %s %s, it has ended: %s",
                 b->row->launcher, b->row->name, when, how);
 }
@@ -117,6 +121,7 @@ static int n_missing(const beside *b) {
 
 static hp_status start_peer(beside *b, const char *name, const char *arguments) {
     const int64_t deadline_ms = now_ms() + b->timeout_ms;
+    TRY(beside_look(b->row));
     b->pid = beside_start(b->row, b->n, name, arguments);
     if (b->pid < 0)
         return fail(HP_ERR_SYSTEM, "expected to start %s: %m", b->row->launcher);

@@ -37,7 +37,7 @@ static const struct argp_option rows[] = {
     {"executor", KEY_EXECUTOR, "inline|thread", 0,
      "who runs the streams: the caller, or threads (default inline)", 0},
     {"beside", KEY_BESIDE, "PEER", 0,
-     "the same in turns with MPI: openmpi, openmpi-ucx, mpich, on as many ranks", 0},
+     "the same in turns with an MPI, on as many ranks: openmpi, openmpi-ucx, mpich", 0},
     {"pairs", KEY_PAIRS, "N", 0, "turns of each (default 20)", 0},
     {"steps", KEY_STEPS, "N", 0, "of a turn, behind one that is not timed (default 3)", 0},
     {"peer-timeout-ms", KEY_TIMEOUT, "MS", 0, "for a peer to start, or a turn (default 60000)", 0},
