@@ -101,6 +101,43 @@ typedef struct hp_coll_traffic {
  * STATE (another one ran last), BUSY (one runs). */
 HP_MUST_CHECK hp_status hp_coll_traffic_get(const hp_coll_call *call, hp_coll_traffic *out_traffic);
 
+/* A call as far as the choice of its algorithm goes; nobody has to make it, and the ranks and the
+ * machine need not be these. */
+typedef struct hp_coll_case {
+    size_t size; /* sizeof(hp_coll_case) */
+    hp_collective what;
+    int n_ranks;
+    int is_crowded; /* ranks share cores */
+    uint64_t count; /* as the call's; of a v form the elements of the longest part */
+    hp_dtype dtype;
+    hp_wire wire;                                       /* DEFAULT counts as FULL */
+    int in_is_symmetric, out_is_symmetric, is_in_place; /* of all ranks; broadcast: of the root */
+} hp_coll_case;
+#define HP_COLL_CASE_INIT                                                                          \
+    { sizeof(hp_coll_case), HP_ALL_REDUCE, 2, 0, 0, HP_FP32, HP_WIRE_FULL, 1, 1, 0 }
+
+typedef struct hp_coll_choice {
+    const char *algorithm; /* as of hp_coll_traffic */
+    char why[256];         /* in words: what it needs, its range, which ones before it do not run */
+    uint64_t bytes;        /* of the larger operand, as thresholds count */
+    uint64_t from_bytes, to_bytes; /* it runs where from <= bytes < to; UINT64_MAX: no end */
+    int steps;                     /* waits for every peer */
+    const char *moves, *source;    /* bytes moved, and where the algorithm comes from, in words */
+} hp_coll_choice;
+/* What hp_coll_run chooses there. HYPER_PARALLEL_THRESHOLDS is read from the environment. Local.
+ * Threads: any. Errors: ARGUMENT, of the case or of the option. */
+HP_MUST_CHECK hp_status hp_coll_choice_get(const hp_coll_case *c, hp_coll_choice *out_choice);
+
+/* Where one algorithm gives way to another, in bytes of the larger operand of a rank: the library's
+ * table, measured on one machine. HYPER_PARALLEL_THRESHOLDS="name=bytes,..." stands in its place.
+ */
+typedef struct hp_coll_threshold {
+    const char *name, *meaning;
+    uint64_t roomy_bytes, crowded_bytes; /* with a core for each rank; where ranks share cores */
+} hp_coll_threshold;
+/* Its rows: returns 1, or 0 when there are no more. Threads: any. */
+int hp_coll_threshold_at(int index, hp_coll_threshold *out_threshold);
+
 /* out[i * count + k] = in of rank i [k]. in: [count], out: [size * count]. in may be this rank's
  * place in out. Reads (n - 1) * count elements of the peers per rank. */
 HP_MUST_CHECK hp_status hp_all_gather(hp_group *group, const void *in, void *out, uint64_t count,

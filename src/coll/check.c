@@ -86,7 +86,7 @@ static bool fill_sizes(hpi_run *run) {
     return true;
 }
 
-static hp_status check_sizes(hpi_run *run) {
+static hp_status check_counts(hpi_run *run) {
     const hpi_coll *c = &run->c;
     const bool has_blocks = run->what == HP_ALL_GATHER || run->what == HP_REDUCE_SCATTER;
     if (c->blocks < 1 || (c->blocks > 1 && !has_blocks))
@@ -98,6 +98,11 @@ static hp_status check_sizes(hpi_run *run) {
                         "%llu blocks on %d ranks",
                         run->name, (unsigned long long)c->count, hp_dtype_name(c->dtype),
                         (unsigned long long)c->blocks, run->n);
+    return HP_OK;
+}
+
+static hp_status check_buffers(const hpi_run *run) {
+    const hpi_coll *c = &run->c;
     if (run->in_bytes && (!c->in || !c->out))
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected %s for %llu elements, given NULL", run->name,
                         run->what == HP_BROADCAST ? "a buffer" : "two buffers",
@@ -163,6 +168,14 @@ static void normalise(hpi_run *run) {
         c->count = 0;
 }
 
+hp_status hpi_coll_check_shape(hpi_run *run) {
+    normalise(run);
+    HP_TRY(check_types(run));
+    run->in_size = hp_dtype_size(run->c.dtype);
+    run->out_size = hp_dtype_size(run->c.out_dtype);
+    return hpi_is_v(run->what) ? HP_OK : check_counts(run);
+}
+
 hp_status hpi_coll_check(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *out_run) {
     hpi_run *run = out_run; /* filled where it is: it is large, and this is every call's way */
     if (!group)
@@ -173,14 +186,11 @@ hp_status hpi_coll_check(hp_group *group, hp_collective what, const hpi_coll *c,
                      .name = names[what],
                      .rank = hp_group_rank(group),
                      .n = hp_group_size(group)};
-    normalise(run);
     HP_TRY(hpi_world_usable(hp_group_world(group)));
-    HP_TRY(check_types(run));
+    HP_TRY(hpi_coll_check_shape(run));
     if (what == HP_BROADCAST && (c->root < 0 || c->root >= run->n))
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a root from 0 to %d, given %d", run->name,
                         run->n - 1, c->root);
-    run->in_size = hp_dtype_size(run->c.dtype);
-    run->out_size = hp_dtype_size(run->c.out_dtype);
-    HP_TRY(hpi_is_v(what) ? hpi_parts_check(run) : check_sizes(run));
+    HP_TRY(hpi_is_v(what) ? hpi_parts_check(run) : check_buffers(run));
     return check_overlap(run);
 }

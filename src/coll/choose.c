@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * choose.c - which algorithm a collective runs: the first row of algorithms.def whose needs are
- * met.
+ * met and whose range holds the call's bytes; and why, for people.
+ *
+ * hp_coll_choice_get asks the same functions about a call that nobody makes, so what it says cannot
+ * drift from what runs.
  */
 #include "inside.h"
 
-static const struct {
-    uint64_t roomy, crowded;
-} thresholds[] = {
-#define X(NAME, name, roomy, crowded, meaning) {roomy, crowded},
-#include "thresholds.def"
+#include <stdarg.h>
+#include <stdio.h>
+
+static const char *const needs_words[] = {
+#define X(NAME, words) words,
+#include "needs.def"
 #undef X
 };
 
-void hpi_thresholds_set(hpi_coll_state *s) {
-    const bool is_crowded = !hpi_world_can_spin(hp_group_world(s->group));
-    for (int i = 0; i < HPI_N_THRESHOLDS; i++)
-        s->thresholds[i] = is_crowded ? thresholds[i].crowded : thresholds[i].roomy;
-}
+/* ---- choosing ---- */
 
 /* Of the larger operand, and the same on every rank. */
 static uint64_t bytes_of(const hpi_run *run) {
@@ -43,6 +43,12 @@ unsigned hpi_only_of(const hpi_run *run) {
             strcmp(hpi_algorithms[i].name, run->state->only) == 0)
             return (unsigned)i + 1;
     return 0;
+}
+
+bool hpi_goes_in_words(const hpi_run *run) {
+    return run->in_bytes > 0 && run->in_bytes <= HPI_SMALL_BYTES && !hpi_is_v(run->what) &&
+           run->wire == HP_WIRE_FULL &&
+           (!hpi_only_of(run) || strcmp(run->state->only, "words") == 0);
 }
 
 static bool needs_met(const hpi_run *run, hpi_needs needs) {
@@ -75,5 +81,161 @@ hp_status hpi_choose(hpi_run *run) {
     if (!run->algorithm)
         return HPI_FAIL(HP_ERR_UNSUPPORTED, "%s: expected operands that algorithm \"%s\" can take",
                         run->name, run->state->only);
+    return HP_OK;
+}
+
+/* ---- why ---- */
+
+typedef struct text {
+    char *at;
+    size_t size, used;
+} text;
+
+static void add(text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(text *t, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(t->at + t->used, t->size - t->used, format, arguments);
+    va_end(arguments);
+    t->used = hpi_min(t->used + (size_t)(length < 0 ? 0 : length), t->size - 1);
+}
+
+static void add_threshold(text *t, const hpi_run *run, const char *before,
+                          hpi_threshold threshold) {
+    static const char suffixes[] = "KMGT";
+    uint64_t bytes = run->state->thresholds[threshold];
+    int n = 0;
+    for (; n < 4 && bytes != 0 && bytes % 1024 == 0; n++)
+        bytes /= 1024;
+    add(t, "%s%s=%llu%.*s", before, hpi_threshold_name(threshold), (unsigned long long)bytes, n > 0,
+        &suffixes[n - (n > 0)]);
+}
+
+static void add_range(text *t, const hpi_run *run, const hpi_algorithm *a) {
+    if (a->from != HPI_FROM_ANY)
+        add_threshold(t, run, ", from ", a->from);
+    if (a->to != HPI_FROM_ANY)
+        add_threshold(t, run, a->from != HPI_FROM_ANY ? " to " : ", below ", a->to);
+}
+
+/* "inputs and outputs are in symmetric memory, from lines=2K; not words, lines" */
+void hpi_choice_explain(const hpi_run *run, char *out_text, size_t size) {
+    text t = {out_text, size, 0};
+    const hpi_algorithm *a = run->algorithm;
+    const char *before = "; not ";
+    add(&t, "%s", needs_words[a->needs]);
+    add_range(&t, run, a);
+    if (hpi_only_of(run))
+        add(&t, "; forced");
+    for (const hpi_algorithm *other = hpi_algorithms; other != a && !hpi_only_of(run); other++) {
+        if (other->what != run->what)
+            continue;
+        add(&t, "%s%s", before, other->name);
+        if (needs_met(run, other->needs))
+            add_range(&t, run, other);
+        before = ", ";
+    }
+}
+
+/* ---- a call that nobody makes ---- */
+
+enum { MOST_RANKS = HPI_MAX_LOCAL };
+
+static hp_status check_case(const hp_coll_case *c) {
+    if (!c || c->size != sizeof *c)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected a case whose size is that of hp_coll_case, %zu, given %zu",
+                        sizeof *c, c ? c->size : 0);
+    if ((unsigned)c->what > HPI_LAST_COLLECTIVE)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a collective from %d to %d, given %d",
+                        HP_ALL_GATHER, HPI_LAST_COLLECTIVE, (int)c->what);
+    if (c->n_ranks < 1 || c->n_ranks > MOST_RANKS)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected 1 to %d ranks, given %d", MOST_RANKS,
+                        c->n_ranks);
+    return HP_OK;
+}
+
+/* The parts of a v form are all as long as the longest. `counts` has room for all ranks. */
+static hp_status lay_parts(hpi_run *run, uint64_t longest, uint64_t *counts) {
+    uint64_t bytes;
+    if (!hpi_multiply(longest, (uint64_t)run->n * run->in_size, &bytes) || bytes > INT64_MAX)
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "%s: expected less than 2^63 bytes in all, given %d parts of %llu elements",
+                        run->name, run->n, (unsigned long long)longest);
+    for (int i = 0; i < run->n; i++)
+        counts[i] = longest;
+    run->c.in_counts = run->c.out_counts = counts;
+    run->longest = longest;
+    return HP_OK;
+}
+
+static hp_status run_of(const hp_coll_case *c, hpi_coll_state *state, uint64_t *counts,
+                        hpi_run *out_run) {
+    hpi_run *run = out_run;
+    *run = (hpi_run){.state = state,
+                     .what = c->what,
+                     .c = {.count = c->count,
+                           .blocks = 1,
+                           .dtype = c->dtype,
+                           .out_dtype = c->dtype,
+                           .wire = c->wire},
+                     .name = hpi_collective_name(c->what),
+                     .n = c->n_ranks,
+                     .is_in_place = c->is_in_place != 0};
+    HP_TRY(hpi_coll_check_shape(run));
+    if (hpi_is_v(run->what))
+        HP_TRY(lay_parts(run, c->count, counts));
+    run->is_small = hpi_goes_in_words(run);
+    /* as enter.c finds them */
+    const bool is_exchanged_in_place = c->what == HP_ALL_TO_ALL && c->is_in_place;
+    run->inputs_placed = !run->is_small && c->in_is_symmetric && !is_exchanged_in_place;
+    run->outputs_placed = !run->is_small && c->what == HP_ALL_REDUCE && c->out_is_symmetric;
+    run->is_readable = !run->is_small && run->wire == HP_WIRE_FULL && !is_exchanged_in_place;
+    return HP_OK;
+}
+
+static hp_coll_choice no_choice(const char *algorithm, const char *why) {
+    hp_coll_choice choice = {
+        .algorithm = algorithm, .to_bytes = UINT64_MAX, .moves = "", .source = ""};
+    snprintf(choice.why, sizeof choice.why, "%s", why);
+    return choice;
+}
+
+static hp_status choose_for(hpi_run *run, hp_coll_choice *out_choice) {
+    HP_TRY(hpi_choose(run));
+    const hpi_algorithm *a = run->algorithm;
+    const uint64_t *thresholds = run->state->thresholds;
+    *out_choice = no_choice(a->name, "");
+    hpi_choice_explain(run, out_choice->why, sizeof out_choice->why);
+    if (a->from != HPI_FROM_ANY)
+        out_choice->from_bytes = thresholds[a->from];
+    if (a->to != HPI_FROM_ANY)
+        out_choice->to_bytes = thresholds[a->to];
+    out_choice->bytes = bytes_of(run);
+    out_choice->steps = a->steps;
+    out_choice->moves = a->moves;
+    out_choice->source = a->source;
+    return HP_OK;
+}
+
+hp_status hp_coll_choice_get(const hp_coll_case *c, hp_coll_choice *out_choice) {
+    hpi_coll_state state = {0};
+    uint64_t counts[MOST_RANKS];
+    hpi_options options;
+    hpi_run run;
+    HP_TRY(check_case(c));
+    if (!out_choice)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the choice, given NULL");
+    HP_TRY(hpi_options_load(&options));
+    HP_TRY(hpi_thresholds_fill(options.thresholds, c->is_crowded, state.thresholds));
+    HP_TRY(run_of(c, &state, counts, &run));
+    if (c->what == HP_SEND || c->what == HP_RECV)
+        *out_choice = no_choice("mailbox", "messages go through it");
+    else if (c->what == HP_BARRIER || c->count == 0)
+        *out_choice = no_choice("", "ranks meet, and nothing is moved");
+    else if (c->n_ranks == 1)
+        *out_choice = no_choice("", "a group of one copies");
+    else
+        return choose_for(&run, out_choice);
     return HP_OK;
 }

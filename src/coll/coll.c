@@ -64,9 +64,14 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
         state_destroy(s);
         return HP_ERR_MEMORY;
     }
-    hpi_thresholds_set(s);
-    *out_state = s;
-    return HP_OK;
+    const hp_world *world = hp_group_world(group);
+    const hp_status status = hpi_thresholds_fill(hpi_world_options(world)->thresholds,
+                                                 !hpi_world_can_spin(world), s->thresholds);
+    if (status)
+        state_destroy(s);
+    else
+        *out_state = s;
+    return status;
 }
 
 /* The group is entered: one thread at a time is here. */

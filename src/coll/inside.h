@@ -28,15 +28,14 @@ typedef enum hpi_threshold {
     HPI_N_THRESHOLDS
 } hpi_threshold;
 
-/* A row of algorithms.def. */
+/* A row of needs.def. */
 typedef enum hpi_needs {
-    HPI_NEEDS_NOTHING,
-    HPI_NEEDS_WORDS,
-    HPI_NEEDS_INPUTS,
-    HPI_NEEDS_OUTPUTS,
-    HPI_NEEDS_READABLE,
-    HPI_NEEDS_WIRE
+#define X(NAME, words) HPI_NEEDS_##NAME,
+#include "needs.def"
+#undef X
+    HPI_N_NEEDS
 } hpi_needs;
+/* A row of algorithms.def. */
 typedef struct hpi_algorithm {
     hp_collective what;
     const char *name;
@@ -129,6 +128,9 @@ struct hpi_run {
 
 /* Check every argument and fill in what follows from them. Touches nothing else. */
 hp_status hpi_coll_check(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *out_run);
+/* The part of it that asks count, dtypes and the number of ranks alone; sizes of the forms whose
+ * parts are equal follow. Fills what `run` says of these. */
+hp_status hpi_coll_check_shape(hpi_run *run);
 const char *hpi_reduce_name(hp_reduce op);
 const char *hpi_collective_name(hp_collective what);
 const char *hpi_wire_name(hp_wire wire);
@@ -151,15 +153,23 @@ hp_status hpi_coll_enter(hpi_run *run);
 
 /* ---- choose.c ---- */
 
+/* Before the meeting, from the call alone: does the contribution travel in the words? */
+bool hpi_goes_in_words(const hpi_run *run);
 /* Set run->algorithm, when all have said where their operands lie. Every rank chooses the same,
  * because it chooses from what all have said. Errors: UNSUPPORTED, of a forced one. */
 hp_status hpi_choose(hpi_run *run);
+/* Why it did, in words. */
+void hpi_choice_explain(const hpi_run *run, char *out_text, size_t size);
 /* Is the call as large as that? */
 bool hpi_is_from(const hpi_run *run, hpi_threshold threshold);
-/* The thresholds of a group, when its state is made. */
-void hpi_thresholds_set(hpi_coll_state *state);
 /* The number of the forced row, from 1; 0: none. */
 unsigned hpi_only_of(const hpi_run *run);
+
+/* ---- thresholds.c ---- */
+
+/* The table, or where the option's `text` names one, that. Errors: ARGUMENT, of the text. */
+hp_status hpi_thresholds_fill(const char *text, bool is_crowded, uint64_t *out_thresholds);
+const char *hpi_threshold_name(hpi_threshold threshold);
 
 /* ---- gather.c, reduce.c: where the data lie ---- */
 

@@ -15,11 +15,12 @@
 #include "world.h"
 
 enum {
-    HPI_LAYOUT_VERSION = 2,
+    HPI_LAYOUT_VERSION = 3,
     HPI_MAX_GROUPS = 4096, /* groups of a node that are alive at once */
     HPI_N_NOTES = 8,       /* threads of one rank that can explain their wait at once */
     HPI_NAME_WORDS = 4,    /* a text of up to 31 bytes, as 64-bit words */
-    HPI_DOING_WORDS = 8
+    HPI_DOING_WORDS = 8,
+    HPI_CORES_WORDS = 16 /* a bit for each core that a cpu_set_t has */
 };
 #define HPI_CONTROL_MAGIC UINT64_C(0x6c6f72746e6f4348) /* "HControl", read as bytes */
 
@@ -68,6 +69,7 @@ typedef struct hpi_control {
     hpi_note notes[HPI_N_NOTES];
     hpi_note failure;                                      /* the last wait that failed */
     _Alignas(128) _Atomic uint64_t doing[HPI_DOING_WORDS]; /* text, when no thread waits */
+    _Alignas(128) _Atomic uint64_t cores[HPI_CORES_WORDS]; /* that this rank may run on */
 } hpi_control;
 
 /* A group of the directory; its index is the slot of its lines on every member. */
@@ -108,6 +110,7 @@ _Static_assert(offsetof(hpi_control, blamed) == 264, "shared between processes")
 _Static_assert(offsetof(hpi_control, notes) == 384, "shared between processes");
 _Static_assert(offsetof(hpi_control, failure) == 1408, "shared between processes");
 _Static_assert(offsetof(hpi_control, doing) == 1536, "shared between processes");
+_Static_assert(offsetof(hpi_control, cores) == 1664, "shared between processes");
 _Static_assert(sizeof(hpi_control) <= HPI_PAGE_BYTES, "one page, mapped by the launcher");
 _Static_assert(sizeof(hpi_entry) == 192, "shared between processes");
 _Static_assert(offsetof(hpi_directory, entries) == 128, "shared between processes");

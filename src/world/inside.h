@@ -90,7 +90,7 @@ struct hp_world {
     hpi_journal *journal; /* NULL until the rank is known */
     hp_hub *hub;          /* of thread ranks; NULL for processes */
     bool owns_hub;        /* a world of one has a hub for itself */
-    bool can_spin;        /* no more local ranks than cores */
+    bool can_spin;        /* each local rank has a core: the same on all of them */
     uint64_t generation;
     hpi_segment *segments; /* [n_ranks] */
     _Atomic bool *is_gone; /* [n_ranks] its process has ended */
@@ -115,6 +115,13 @@ static inline bool hpi_world_is_forked(const hp_world *world) {
 void hpi_world_abandon(hp_world *world);
 /* What this rank does when no thread waits; shown in reports. */
 void hpi_world_doing(hp_world *world, const char *text);
+
+/* ---- cores.c ---- */
+
+/* Say which cores this rank may run on, before it arrives. */
+void hpi_cores_say(hp_world *world);
+/* When all have arrived: is there a way to give each rank a core of its own? */
+bool hpi_cores_suffice(const hp_world *world);
 
 /* ---- liveness.c --------------------------------------------------------------------------- */
 

@@ -94,18 +94,15 @@ static hp_status meet(hp_world *world) {
     HP_TRY(take_generation(world));
     atomic_store_explicit(&hpi_world_control(world, world->rank)->blamed, 0, memory_order_release);
     hpi_world_doing(world, "joining the job");
+    hpi_cores_say(world);
     HP_TRY(gather(world, HPI_LIFE_ARRIVED, "world_create (arriving)"));
+    world->can_spin = hpi_cores_suffice(world); /* nobody says anew before we are alive */
     if (world->generation > 1)
         HP_TRY(hpi_segment_clear(&world->segments[world->rank]));
     HP_TRY(gather(world, HPI_LIFE_ALIVE, "world_create"));
     HP_TRY(create_world_group(world));
     hpi_world_doing(world, "running, waiting for nobody");
     return HP_OK;
-}
-
-static bool has_a_core_each(int n_local) {
-    cpu_set_t allowed;
-    return !sched_getaffinity(0, sizeof allowed, &allowed) && n_local <= CPU_COUNT(&allowed);
 }
 
 static void world_free(hp_world *world) {
@@ -161,7 +158,6 @@ static hp_status join(hp_world *world, const hp_world_config *config) {
     world->rank = identity.rank;
     world->n_ranks = identity.n_ranks;
     HP_TRY(hpi_journal_create(&world->options, world->rank, &world->journal));
-    world->can_spin = has_a_core_each(world->n_ranks);
     if (config->store)
         world->store = *config->store;
     HP_TRY(hpi_liveness_open(world));

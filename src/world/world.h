@@ -150,7 +150,8 @@ enum { HPI_REACHED = 6 };
 bool hpi_compare(uint64_t word, hp_compare how, uint64_t value);
 /* After a sequentially consistent store that `world_rank` may be waiting for. */
 void hpi_world_wake(hp_world *world, int world_rank);
-/* Has each local rank a core of its own, as far as this rank may use them? */
+/* Has each local rank a core of its own? The same answer on every rank, whatever cores each may
+ * use: what ranks must choose alike may hang on it. */
 bool hpi_world_can_spin(const hp_world *world);
 /* The calling thread must not spin (stream threads share the core with compute). */
 void hpi_thread_never_spins(void);

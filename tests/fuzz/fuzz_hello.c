@@ -61,6 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     const hp_store store = {&h, NULL, get, NULL};
     hp_error record;
     world.options.start_timeout_ms = 1;
+    world.options.thresholds = "";
     memset(&ours, 0, sizeof ours);
     fill_hello(&world, &ours);
     h.n_asked = 0;
@@ -71,7 +72,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     if (!status) {
         for (int i = 0; i < N_HELLOS; i++)
             MUST(memchr(all[i].version, 0, VERSION_BYTES) && memchr(all[i].host, 0, HOST_BYTES) &&
-                 memchr(all[i].boot_id, 0, BOOT_BYTES) && memchr(all[i].message, 0, MESSAGE_BYTES));
+                 memchr(all[i].boot_id, 0, BOOT_BYTES) &&
+                 memchr(all[i].message, 0, MESSAGE_BYTES) &&
+                 memchr(all[i].thresholds, 0, TEXT_BYTES));
         status = check_hellos(all, &world);
     }
     MUST(status <= 0);

@@ -206,15 +206,9 @@ static hp_status find_places(hpi_run *run) {
     return HP_OK;
 }
 
-static bool goes_in_words(const hpi_run *run) {
-    return run->in_bytes > 0 && run->in_bytes <= HPI_SMALL_BYTES && !hpi_is_v(run->what) &&
-           run->wire == HP_WIRE_FULL &&
-           (!hpi_only_of(run) || strcmp(run->state->only, "words") == 0);
-}
-
 hp_status hpi_coll_enter(hpi_run *run) {
     hpi_coll_state *s = run->state;
-    run->is_small = goes_in_words(run);
+    run->is_small = hpi_goes_in_words(run);
     say(run);
     for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + k) % run->n;

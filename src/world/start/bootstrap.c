@@ -19,14 +19,20 @@
 #include <unistd.h>
 
 #define HELLO_MAGIC UINT64_C(0x6f6c6c6548504848) /* "HHPHello" */
-enum { VERSION_BYTES = 16, BOOT_BYTES = 40, HOST_BYTES = 64, MESSAGE_BYTES = 512 };
+enum {
+    VERSION_BYTES = 16,
+    BOOT_BYTES = 40,
+    HOST_BYTES = 64,
+    MESSAGE_BYTES = 512,
+    TEXT_BYTES = 256
+};
 
 typedef struct hello {
     uint64_t magic;
     char version[VERSION_BYTES];
     uint32_t layout_version;
     int32_t n_ranks;
-    uint64_t heap_size; /* the option */
+    uint64_t heap_size; /* the option, as thresholds */
     int32_t status;     /* HP_OK, or why this rank cannot take part */
     int32_t pid;
     uint64_t pid_namespace; /* in which pid means something; 0 unknown */
@@ -34,8 +40,9 @@ typedef struct hello {
     char host[HOST_BYTES];
     unsigned char token[HPI_TOKEN_BYTES];
     char message[MESSAGE_BYTES];
+    char thresholds[TEXT_BYTES]; /* coll takes none that is longer */
 } hello;
-_Static_assert(sizeof(hello) == 696, "sent between processes");
+_Static_assert(sizeof(hello) == 952, "sent between processes");
 _Static_assert(sizeof(hello) <= HPI_STORE_VALUE_BYTES, "fits in a value");
 
 /* ---- saying hello -------------------------------------------------------------------------- */
@@ -62,6 +69,7 @@ static void fill_hello(const hp_world *world, hello *h) {
     h->pid = getpid();
     h->pid_namespace = pid_namespace();
     snprintf(h->version, sizeof h->version, "%s", hp_version());
+    (void)snprintf(h->thresholds, sizeof h->thresholds, "%s", world->options.thresholds);
     read_boot_id(h->boot_id);
     if (gethostname(h->host, sizeof h->host - 1))
         snprintf(h->host, sizeof h->host, "?");
@@ -139,6 +147,7 @@ static hp_status read_hellos(const hp_store *store, const hp_world *world, uint6
                 i, hp_version());
         all[i].message[MESSAGE_BYTES - 1] = all[i].version[VERSION_BYTES - 1] = '\0';
         all[i].host[HOST_BYTES - 1] = all[i].boot_id[BOOT_BYTES - 1] = '\0';
+        all[i].thresholds[TEXT_BYTES - 1] = '\0';
     }
     if (first_missing >= 0)
         return HPI_FAIL_RANK(HP_ERR_TIMEOUT, first_missing,
@@ -165,6 +174,11 @@ static hp_status compare_hello(const hello *first, const hello *h, int rank) {
             "expected one SYMMETRIC_MEMORY_HEAP_SIZE, rank %d says %llu and rank 0 "
             "says %llu",
             rank, (unsigned long long)h->heap_size, (unsigned long long)first->heap_size);
+    if (strcmp(h->thresholds, first->thresholds) != 0)
+        return HPI_FAIL_RANK(HP_ERR_MISMATCH, rank,
+                             "expected one HYPER_PARALLEL_THRESHOLDS, rank %d says \"%.120s\" and "
+                             "rank 0 says \"%.120s\"",
+                             rank, h->thresholds, first->thresholds);
     return HP_OK;
 }
 

@@ -10,13 +10,15 @@
 
 struct hp_hub {
     int n_ranks;
-    hpi_segment *segments; /* [n_ranks] */
+    hpi_segment *segments;  /* [n_ranks] */
+    const char *thresholds; /* the option, for all */
 };
 
 static hp_status hub_fill(hp_hub *hub, int n_ranks) {
     hpi_options options;
     uint64_t heap_bytes;
     HP_TRY(hpi_options_load(&options));
+    hub->thresholds = options.thresholds;
     HP_TRY(hpi_heap_check(&options, n_ranks));
     HP_TRY(hpi_heap_bytes(&options, n_ranks, &heap_bytes));
     hub->segments = hpi_alloc((size_t)n_ranks, sizeof *hub->segments);
@@ -61,6 +63,7 @@ int hpi_hub_size(const hp_hub *hub) {
 
 hp_status hpi_hub_join(hp_world *world, hp_hub *hub) {
     world->hub = hub;
+    world->options.thresholds = hub->thresholds;
     world->segments = hpi_alloc((size_t)hub->n_ranks, sizeof *world->segments);
     if (!world->segments)
         return HP_ERR_MEMORY;
