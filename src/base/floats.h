@@ -70,7 +70,8 @@ static inline uint16_t hpi_fp32_to_fp16(float f) {
 static inline float hpi_fp16_to_fp32(uint16_t h) {
     const uint32_t magnitude = h & 0x7fffU, sign = (uint32_t)(h & 0x8000U) << 16;
     const uint32_t number = hpi_small_to_fp32(magnitude, 10, 15);
-    const uint32_t special = HPI_FP32_INFINITY | magnitude << 13;
+    const uint32_t quiet = hpi_select(magnitude > 0x7c00U, 0x400000U, 0); /* as instructions do */
+    const uint32_t special = HPI_FP32_INFINITY | magnitude << 13 | quiet;
     return hpi_fp32_of_bits(sign | hpi_select(magnitude >= 0x7c00U, special, number));
 }
 

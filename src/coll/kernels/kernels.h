@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * coll/kernels.h - the tree sum of n inputs, a cache-sized chunk at a time.
+ * coll/kernels.h - the tree sum of n inputs.
+ *
+ * hpi_reduce_into is the door: one pass over the inputs, in registers. Below it stand the loops of
+ * one instruction set, a row per dtype; the widest that the processor has is taken, and tests run
+ * each. Whatever the loop, the bits are the same.
  */
 #ifndef HPI_KERNELS_H
 #define HPI_KERNELS_H
@@ -11,24 +15,45 @@ enum { HPI_LEAVES = 8 };         /* inputs that are added in registers, at most 
 enum { HPI_MOST_INPUTS = 1024 }; /* ranks of a node */
 enum { HPI_N_COMBINE = 3 };      /* sum (avg too), max, min */
 
-/* A row per dtype of contributions. Inputs may lie at any address, accumulators are aligned. */
+/* What a loop does besides combining. */
+typedef struct hpi_pass {
+    int n;                      /* inputs: 1, 2, 4 or 8 */
+    int n_out;                  /* each output gets every result */
+    double divisor, reciprocal; /* 1: none; 0: the reciprocal is not a number */
+    bool is_streaming;          /* past the caches: every out[k] + begin is aligned to 64 bytes */
+} hpi_pass;
+
+/* out[k][j] = the tree over in[0..n)[j], for j in [begin, end). Any address; out[k] may be an input
+ * or lies apart from all. */
+typedef void hpi_loop(const hpi_pass *pass, const void *const *in, void *const *out, uint64_t begin,
+                      uint64_t end);
+
+/* The loops of a dtype, each for sum, max and min. Where the dtype is its own sum type they are the
+ * same four times. */
 typedef struct hpi_kernel {
-    /* acc = the tree over in[0..n), n being 1, 2, 4 or 8 */
-    void (*leaves[HPI_N_COMBINE])(const void *const *in, int n, void *acc, uint64_t count);
-    /* acc = acc op more, both of the sum type */
-    void (*merge[HPI_N_COMBINE])(void *acc, const void *more, uint64_t count);
-    void (*divide)(void *acc, uint64_t divisor, uint64_t count); /* NULL for integers */
-    void (*narrow)(const void *acc, void *out, uint64_t count); /* NULL: sum type and dtype agree */
+    hpi_loop *to_sum[HPI_N_COMBINE];       /* contributions, to the sum type */
+    hpi_loop *to_own[HPI_N_COMBINE];       /* the same, narrowed to the dtype */
+    hpi_loop *merge[HPI_N_COMBINE];        /* partial results of the sum type, to that */
+    hpi_loop *merge_to_own[HPI_N_COMBINE]; /* the same, narrowed */
 } hpi_kernel;
 
-/* NULL for a value outside the enum. */
+/* The widest loops that this processor has; NULL for a value outside the enum. */
 const hpi_kernel *hpi_kernel_of(hp_dtype dtype);
+
+/* Loops compiled for one instruction set. */
+typedef struct hpi_kernel_version {
+    const char *name;
+    const hpi_kernel *kernels; /* by dtype */
+} hpi_kernel_version;
+
+/* Those that this processor can run, the one in use first; NULL beyond the last. */
+const hpi_kernel_version *hpi_kernel_version_at(int index);
 
 enum { HPI_CHUNK_BYTES = 8192 }; /* of accumulators; a level of the tree holds one chunk */
 
 /* One reduction, the same for all its chunks. */
 typedef struct hpi_reduction {
-    const hpi_kernel *kernel;
+    const hpi_kernel *kernel; /* of dtype; to_sum may be replaced, for hpi_reduce_chunk */
     hp_dtype dtype, out_dtype;
     hp_reduce op;
     int n;
@@ -43,9 +68,9 @@ uint64_t hpi_chunk_elements(const hpi_reduction *reduction);
 /* Reduce in[i][0..count), at most a chunk; returns the result, in out_dtype, inside the scratch. */
 const void *hpi_reduce_chunk(const hpi_reduction *reduction, const void *const *in, uint64_t count);
 
-/* Reduce in[i][0..count), any count, and store the result, in out_dtype, to each of out[0..n_out):
- * out[k] may be an input, or lies apart from all of them. is_streaming: past the caches, for
- * outputs that are far larger than they are. Errors: none. */
+/* Reduce in[i][0..count), any count, and store the result, in out_dtype (dtype or its sum type), to
+ * each of out[0..n_out): out[k] may be an input, or lies apart from all of them. is_streaming: past
+ * the caches, for outputs that are far larger than they are. Errors: none. */
 void hpi_reduce_into(const hpi_reduction *reduction, const void *const *in, void *const *out,
                      int n_out, uint64_t count, bool is_streaming);
 

@@ -115,24 +115,26 @@ void hpi_wire_encode(hp_wire wire, hp_dtype dtype, const void *in, uint64_t coun
 /* ---- summing ---- */
 
 /* The leaves of fp32 over `n` inputs, widened a block at a time. */
-static void leaves(hp_wire wire, int combine, const void *const *in, int n, void *acc,
-                   uint64_t count) {
+static void leaves(hp_wire wire, int combine, const hpi_pass *pass, const void *const *in,
+                   void *const *out, uint64_t begin, uint64_t end) {
     const hpi_kernel *fp32 = hpi_kernel_of(HP_FP32);
     float wide[8][BLOCK];
     const void *rows[8];
-    for (uint64_t at = 0; at < count; at += BLOCK) {
-        const uint64_t length = hpi_min(BLOCK, count - at);
-        for (int i = 0; i < n; i++) {
+    for (uint64_t at = begin; at < end; at += BLOCK) {
+        const uint64_t length = hpi_min(BLOCK, end - at);
+        void *const acc = (float *)out[0] + at;
+        for (int i = 0; i < pass->n; i++) {
             decode_block(wire, (const uint8_t *)in[i] + at / BLOCK * FP8_BLOCK, length, wide[i]);
             rows[i] = wide[i];
         }
-        fp32->leaves[combine](rows, n, (float *)acc + at, length);
+        fp32->to_sum[combine](pass, rows, &acc, 0, length);
     }
 }
 
 #define LEAVES(name, wire, combine)                                                                \
-    static void name(const void *const *in, int n, void *acc, uint64_t count) {                    \
-        leaves(wire, combine, in, n, acc, count);                                                  \
+    static void name(const hpi_pass *pass, const void *const *in, void *const *out,                \
+                     uint64_t begin, uint64_t end) {                                               \
+        leaves(wire, combine, pass, in, out, begin, end);                                          \
     }
 LEAVES(sum_e4m3, HP_WIRE_FP8_E4M3, 0)
 LEAVES(max_e4m3, HP_WIRE_FP8_E4M3, 1)
@@ -146,8 +148,8 @@ hpi_kernel hpi_wire_kernel(hp_wire wire) {
         return *hpi_kernel_of(wire == HP_WIRE_FP16 ? HP_FP16 : HP_BF16);
     const bool is_e4m3 = wire == HP_WIRE_FP8_E4M3;
     hpi_kernel kernel = *hpi_kernel_of(HP_FP32);
-    kernel.leaves[0] = is_e4m3 ? sum_e4m3 : sum_e5m2;
-    kernel.leaves[1] = is_e4m3 ? max_e4m3 : max_e5m2;
-    kernel.leaves[2] = is_e4m3 ? min_e4m3 : min_e5m2;
+    kernel.to_sum[0] = is_e4m3 ? sum_e4m3 : sum_e5m2;
+    kernel.to_sum[1] = is_e4m3 ? max_e4m3 : max_e5m2;
+    kernel.to_sum[2] = is_e4m3 ? min_e4m3 : min_e5m2;
     return kernel;
 }

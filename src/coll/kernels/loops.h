@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kernels/loops.h - the reductions of one instruction set: the including file gets `kernels`, a row
+ * for each dtype.
+ *
+ * One loop, reduce_range, is made into all of them: it reads a block of every input, adds it up in
+ * registers by the tree, divides, narrows, and stores it to every output. So each byte is read and
+ * written once, and an output may be an input. What differs between them is a `shape` of functions
+ * that are known when it is compiled and disappear in it.
+ */
+#ifndef HPI_LOOPS_H
+#define HPI_LOOPS_H
+
+#include "lanes.h"
+
+typedef vec load_of(const unsigned char *from);
+typedef vec combine_of(vec a, vec b);
+typedef vec divide_of(vec v, double divisor, double reciprocal);
+typedef void store_of(unsigned char *to, vec v, bool streams);
+
+typedef struct shape {
+    load_of *load; /* elements as their sum type */
+    combine_of *combine;
+    divide_of *divide; /* NULL for integers */
+    store_of *store;   /* narrowed */
+    uint64_t lanes, in_size, out_size;
+} shape;
+
+/* ---- dividing and storing ---- */
+
+/* Both are the quotient rounded once: where the reciprocal is a number, they agree in every bit. */
+INLINE vec divide_fp32(vec v, double divisor, double reciprocal) {
+    return reciprocal != 0 ? (vec)((fp32s)v * (float)reciprocal) : (vec)((fp32s)v / (float)divisor);
+}
+INLINE vec divide_fp64(vec v, double divisor, double reciprocal) {
+    return reciprocal != 0 ? (vec)((fp64s)v * reciprocal) : (vec)((fp64s)v / divisor);
+}
+
+INLINE void store_bf16(unsigned char *to, vec v, bool streams) {
+    store_half(to, narrow_bf16(v), streams);
+}
+INLINE void store_fp16(unsigned char *to, vec v, bool streams) {
+    store_half(to, narrow_fp16(v), streams);
+}
+
+/* ---- the loop ---- */
+
+/* sum(b, e) = sum(b, m) + sum(m, e): the vectors at `at` of in[0..n), n being 1, 2, 4 or 8. */
+INLINE vec pair_at(shape s, const unsigned char *const *in, uint64_t at) {
+    return s.combine(s.load(in[0] + at), s.load(in[1] + at));
+}
+INLINE vec four_at(shape s, const unsigned char *const *in, uint64_t at) {
+    return s.combine(pair_at(s, in, at), pair_at(s, in + 2, at));
+}
+INLINE vec tree_at(shape s, const unsigned char *const *in, int n, uint64_t at) {
+    if (n == 1)
+        return s.load(in[0] + at);
+    if (n == 2)
+        return pair_at(s, in, at);
+    return n == 4 ? four_at(s, in, at) : s.combine(four_at(s, in, at), four_at(s, in + 4, at));
+}
+
+enum { MOST_VECTORS = 4 };
+
+/* n_vectors vectors of each input, in_at and out_at bytes behind its begin. n_known is n where the
+ * code is made for it, and 0 where any order of combining will do. */
+INLINE void reduce_block(shape s, const hpi_pass *pass, const unsigned char *const *in, int n_known,
+                         uint64_t in_at, void *const *out, uint64_t out_at, int n_vectors) {
+    const uint64_t in_step = s.lanes * s.in_size, out_step = s.lanes * s.out_size;
+    vec v[MOST_VECTORS];
+#pragma GCC unroll 4
+    for (int i = 0; i < n_vectors; i++)
+        v[i] = tree_at(s, in, n_known ? n_known : 1, in_at + (uint64_t)i * in_step);
+    for (int k = 1; !n_known && k < pass->n; k++)
+#pragma GCC unroll 4
+        for (int i = 0; i < n_vectors; i++)
+            v[i] = s.combine(v[i], s.load(in[k] + in_at + (uint64_t)i * in_step));
+    if (s.divide && pass->divisor != 1) {
+#pragma GCC unroll 4
+        for (int i = 0; i < n_vectors; i++)
+            v[i] = s.divide(v[i], pass->divisor, pass->reciprocal);
+    }
+    for (int k = 0; k < pass->n_out; k++) {
+        unsigned char *to = (unsigned char *)out[k] + out_at;
+#pragma GCC unroll 4
+        for (int i = 0; i < n_vectors; i++)
+            s.store(to + (uint64_t)i * out_step, v[i], pass->is_streaming);
+    }
+}
+
+/* Less than a vector goes through a copy of one. */
+typedef struct part {
+    unsigned char row[HPI_LEAVES][VECTOR], result[VECTOR];
+    const unsigned char *in[HPI_LEAVES];
+    void *out;
+} part;
+
+static void part_load(part *p, const hpi_pass *pass, const unsigned char *const *in, uint64_t at,
+                      uint64_t bytes) {
+    p->out = p->result;
+    for (int i = 0; i < pass->n; i++) {
+        memset(p->row[i], 0, VECTOR);
+        copy_part(p->row[i], in[i] + at, bytes);
+        p->in[i] = p->row[i];
+    }
+}
+
+static void part_store(const part *p, const hpi_pass *pass, void *const *out, uint64_t at,
+                       uint64_t bytes) {
+    for (int k = 0; k < pass->n_out; k++)
+        copy_part((unsigned char *)out[k] + at, p->result, bytes);
+}
+
+/* What is left for single vectors, the last one perhaps not whole. */
+INLINE void reduce_rest(shape s, const hpi_pass *pass, const unsigned char *const *in, int n_known,
+                        void *const *out, uint64_t at, uint64_t end) {
+    part p;
+    hpi_pass one = *pass;
+    for (uint64_t left = end - at; left > 0; left = end - at) {
+        const bool is_part = left < s.lanes;
+        const uint64_t in_at = at * s.in_size, out_at = at * s.out_size;
+        if (is_part) {
+            part_load(&p, pass, in, in_at, left * s.in_size);
+            one.n_out = 1;
+            one.is_streaming = false;
+        }
+        reduce_block(s, &one, is_part ? p.in : in, n_known, is_part ? 0 : in_at,
+                     is_part ? &p.out : out, is_part ? 0 : out_at, 1);
+        if (is_part)
+            part_store(&p, pass, out, out_at, left * s.out_size);
+        at += is_part ? left : s.lanes;
+    }
+}
+
+INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inputs, int n_known,
+                         void *const *out, uint64_t begin, uint64_t end) {
+    const hpi_pass pass = *given; /* ours: no store can change it, nor the array */
+    const int n_vectors = n_known > 2 ? 2 : MOST_VECTORS;
+    const uint64_t step = (uint64_t)n_vectors * s.lanes;
+    const unsigned char *in[HPI_LEAVES];
+    uint64_t at = begin;
+    for (int i = 0; i < (n_known ? n_known : pass.n); i++)
+        in[i] = inputs[i];
+    for (; end - at >= step; at += step)
+        reduce_block(s, &pass, in, n_known, at * s.in_size, out, at * s.out_size, n_vectors);
+    if (at < end)
+        reduce_rest(s, given, (const unsigned char *const *)inputs, n_known, out, at, end);
+}
+
+/* ---- all of them ---- */
+
+#define load_fp64 load
+#define load_fp32 load
+#define load_int64 load
+#define load_int32 load
+#define load_int8 load
+#define load_uint8 load
+
+#define SHAPE(op, in_name, sum_name, in_type, sum_type, out_type, divide, store)                   \
+    {                                                                                              \
+        load_##in_name, op##_##sum_name, divide, store, VECTOR / sizeof(sum_type),                 \
+            sizeof(in_type), sizeof(out_type)                                                      \
+    }
+
+#define SUM(in_name, sum_name, out_name, in_type, sum_type, out_type, divide, store)               \
+    static void sum_##in_name##_##out_name(const hpi_pass *pass, const void *const *in,            \
+                                           void *const *out, uint64_t begin, uint64_t end) {       \
+        const shape s = SHAPE(sum, in_name, sum_name, in_type, sum_type, out_type, divide, store); \
+        if (pass->n == 1)                                                                          \
+            reduce_range(s, pass, in, 1, out, begin, end);                                         \
+        else if (pass->n == 2)                                                                     \
+            reduce_range(s, pass, in, 2, out, begin, end);                                         \
+        else if (pass->n == 4)                                                                     \
+            reduce_range(s, pass, in, 4, out, begin, end);                                         \
+        else                                                                                       \
+            reduce_range(s, pass, in, 8, out, begin, end);                                         \
+    }
+/* Neither divided nor, but for the payload of a NaN, dependent on the order. */
+#define PICK(op, in_name, sum_name, out_name, in_type, sum_type, out_type, store)                  \
+    static void op##_##in_name##_##out_name(const hpi_pass *pass, const void *const *in,           \
+                                            void *const *out, uint64_t begin, uint64_t end) {      \
+        const shape s = SHAPE(op, in_name, sum_name, in_type, sum_type, out_type, NULL, store);    \
+        reduce_range(s, pass, in, 0, out, begin, end);                                             \
+    }
+#define OPS(in_name, sum_name, out_name, in_type, sum_type, out_type, divide, store)               \
+    SUM(in_name, sum_name, out_name, in_type, sum_type, out_type, divide, store)                   \
+    PICK(max, in_name, sum_name, out_name, in_type, sum_type, out_type, store)                     \
+    PICK(min, in_name, sum_name, out_name, in_type, sum_type, out_type, store)
+#define WHOLE(name, type, divide) OPS(name, name, name, type, type, type, divide, store)
+
+WHOLE(fp64, double, divide_fp64)
+WHOLE(fp32, float, divide_fp32)
+WHOLE(int64, int64_t, NULL)
+WHOLE(int32, int32_t, NULL)
+WHOLE(int8, int8_t, NULL)
+WHOLE(uint8, uint8_t, NULL)
+OPS(fp16, fp32, fp32, uint16_t, float, float, divide_fp32, store)
+OPS(fp16, fp32, fp16, uint16_t, float, uint16_t, divide_fp32, store_fp16)
+OPS(fp32, fp32, fp16, float, float, uint16_t, divide_fp32, store_fp16)
+OPS(bf16, fp32, fp32, uint16_t, float, float, divide_fp32, store)
+OPS(bf16, fp32, bf16, uint16_t, float, uint16_t, divide_fp32, store_bf16)
+OPS(fp32, fp32, bf16, float, float, uint16_t, divide_fp32, store_bf16)
+
+/* From in_name to out_name, by sum, max and min. */
+#define ROW(in_name, out_name)                                                                     \
+    { sum_##in_name##_##out_name, max_##in_name##_##out_name, min_##in_name##_##out_name }
+#define WHOLE_ROW(name)                                                                            \
+    {                                                                                              \
+        .to_sum = ROW(name, name), .to_own = ROW(name, name), .merge = ROW(name, name),            \
+        .merge_to_own = ROW(name, name)                                                            \
+    }
+#define NARROW_ROW(name)                                                                           \
+    {                                                                                              \
+        .to_sum = ROW(name, fp32), .to_own = ROW(name, name), .merge = ROW(fp32, fp32),            \
+        .merge_to_own = ROW(fp32, name)                                                            \
+    }
+
+static const hpi_kernel kernels[HPI_N_DTYPES] = {
+    [HP_FP64] = WHOLE_ROW(fp64),  [HP_FP32] = WHOLE_ROW(fp32),   [HP_FP16] = NARROW_ROW(fp16),
+    [HP_BF16] = NARROW_ROW(bf16), [HP_INT64] = WHOLE_ROW(int64), [HP_INT32] = WHOLE_ROW(int32),
+    [HP_INT8] = WHOLE_ROW(int8),  [HP_UINT8] = WHOLE_ROW(uint8),
+};
+
+#endif

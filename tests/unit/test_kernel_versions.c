@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_kernel_versions.c - the loops of each instruction set that this processor has, against plain
+ * ones.
+ *
+ * One operation on one element is written here, from floats.h, which test_convert and test_floats
+ * hold to arithmetic in double; sums of more come from the oracle. Every value of 16 bits meets
+ * every special one. The last case prints how fast each version is, and asserts nothing about it.
+ */
+#include "coll/kernels/kernels.h"
+#include "support/oracle.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define FOR_EACH_VERSION(v)                                                                        \
+    for (int v##_index = 0; v##_index < 8; v##_index++)                                            \
+        for (const hpi_kernel_version *v = hpi_kernel_version_at(v##_index); v; v = NULL)
+
+enum { N_OPS = 3 }; /* sum, max, min, as the kernels count them */
+
+/* ---- one element, plainly ---- */
+
+static float widened(hp_dtype dtype, uint16_t bits) {
+    return dtype == HP_FP16 ? hpi_fp16_to_fp32(bits) : hpi_bf16_to_fp32(bits);
+}
+static uint16_t narrowed(hp_dtype dtype, float f) {
+    return dtype == HP_FP16 ? hpi_fp32_to_fp16(f) : hpi_fp32_to_bf16(f);
+}
+
+static double combined(int op, double a, double b) {
+    if (op == 0 || isnan(a) || isnan(b))
+        return a + b;
+    if (a == b)
+        return (op == 1) == (signbit(a) != 0) ? b : a; /* max takes +0, min takes -0 */
+    return (op == 1) == (a > b) ? a : b;
+}
+static float combined_fp32(int op, float a, float b) {
+    return op == 0 ? a + b : (float)combined(op, (double)a, (double)b);
+}
+
+static int64_t combined_int(int op, int64_t a, int64_t b) {
+    if (op == 0)
+        return (int64_t)((uint64_t)a + (uint64_t)b);
+    return (op == 1) == (a > b) ? a : b;
+}
+
+static void check_same(const hpi_kernel_version *v, const char *what, int op, hp_dtype dtype,
+                       const void *got, const void *expected, uint64_t count) {
+    uint64_t first;
+    if (!oracle_same(dtype, got, expected, count, &first))
+        fail_msg("%s: %s of %s (op %d) differs at %llu of %llu", v->name, what,
+                 hp_dtype_name(dtype), op, (unsigned long long)first, (unsigned long long)count);
+}
+
+/* ---- 16 bits: every value with every special one ---- */
+
+enum { N_HALVES = 65536 };
+
+/* Zeros, subnormals, ones, the largest, the infinities, NaN quiet and signalling with payloads. */
+static const uint16_t special_fp16[] = {0,      0x8000, 1,      0x8001, 0x3ff,  0x83ff, 0x400,
+                                        0x3c00, 0xbc00, 0x3c01, 0x7bff, 0xfbff, 0x7c00, 0xfc00,
+                                        0x7e00, 0xfe00, 0x7c01, 0xfd55, 0x7fff};
+static const uint16_t special_bf16[] = {0,      0x8000, 1,      0x8001, 0x7f,   0x80ff, 0x80,
+                                        0x3f80, 0xbf80, 0x3f81, 0x7f7f, 0xff7f, 0x7f80, 0xff80,
+                                        0x7fc0, 0xffc0, 0x7f81, 0xffaa, 0x7fff};
+enum { N_SPECIAL = sizeof special_fp16 / sizeof *special_fp16 };
+
+static void check_halves(hp_dtype dtype, const uint16_t *special) {
+    static uint16_t all[N_HALVES], other[N_HALVES], expected[N_HALVES], got[N_HALVES];
+    static float expected_wide[N_HALVES], got_wide[N_HALVES];
+    const hpi_pass pass = {.n = 2, .n_out = 1, .divisor = 1, .reciprocal = 1};
+    const void *in[2] = {all, other};
+    void *out = got, *out_wide = got_wide;
+    for (int i = 0; i < N_HALVES; i++)
+        all[i] = (uint16_t)i;
+    for (int s = 0; s < N_SPECIAL; s++)
+        for (int op = 0; op < N_OPS; op++) {
+            for (int i = 0; i < N_HALVES; i++) {
+                other[i] = special[s];
+                expected_wide[i] =
+                    combined_fp32(op, widened(dtype, all[i]), widened(dtype, special[s]));
+                expected[i] = narrowed(dtype, expected_wide[i]);
+            }
+            FOR_EACH_VERSION(v) {
+                v->kernels[dtype].to_own[op](&pass, in, &out, 0, N_HALVES);
+                check_same(v, "to_own", op, dtype, got, expected, N_HALVES);
+                v->kernels[dtype].to_sum[op](&pass, in, &out_wide, 0, N_HALVES);
+                check_same(v, "to_sum", op, HP_FP32, got_wide, expected_wide, N_HALVES);
+            }
+        }
+}
+
+static void every_half_meets_every_special_one(void **state) {
+    (void)state;
+    check_halves(HP_FP16, special_fp16);
+    check_halves(HP_BF16, special_bf16);
+}
+
+/* One input is only converted: the bits of floats.h, those of NaN too. */
+static void every_half_is_widened(void **state) {
+    static uint16_t all[N_HALVES];
+    static float expected[N_HALVES], got[N_HALVES];
+    const hpi_pass pass = {.n = 1, .n_out = 1, .divisor = 1, .reciprocal = 1};
+    const void *in = all;
+    void *out = got;
+    (void)state;
+    for (hp_dtype dtype = HP_FP16; dtype <= HP_BF16; dtype++) {
+        for (int i = 0; i < N_HALVES; i++) {
+            all[i] = (uint16_t)i;
+            expected[i] = widened(dtype, (uint16_t)i);
+        }
+        FOR_EACH_VERSION(v) {
+            v->kernels[dtype].to_sum[0](&pass, &in, &out, 0, N_HALVES);
+            assert_memory_equal(got, expected, sizeof got);
+        }
+    }
+}
+
+/* All upper 19 bits of an fp32, before each of the lower 13 around which something is rounded:
+ * every fp16 and bf16, each tie between two, its neighbours, and NaN of many payloads. */
+static void fp32_is_narrowed(void **state) {
+    static const uint32_t lower[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x1fff};
+    enum { N_UPPER = 1 << 19, N_LOWER = sizeof lower / sizeof *lower, PIECE = 1 << 14 };
+    static uint32_t bits[PIECE];
+    static uint16_t expected[PIECE], got[PIECE];
+    const hpi_pass pass = {.n = 1, .n_out = 1, .divisor = 1, .reciprocal = 1};
+    const void *in = bits;
+    void *out = got;
+    (void)state;
+    for (hp_dtype dtype = HP_FP16; dtype <= HP_BF16; dtype++)
+        for (int l = 0; l < N_LOWER; l++)
+            for (uint32_t upper = 0; upper < N_UPPER; upper += PIECE) {
+                for (uint32_t i = 0; i < PIECE; i++) {
+                    bits[i] = (upper + i) << 13 | lower[l];
+                    expected[i] = narrowed(dtype, hpi_fp32_of_bits(bits[i]));
+                }
+                FOR_EACH_VERSION(v) {
+                    v->kernels[dtype].merge_to_own[0](&pass, &in, &out, 0, PIECE);
+                    if (memcmp(got, expected, sizeof got) != 0)
+                        fail_msg("%s: %s after %08x, lower bits %x", v->name, hp_dtype_name(dtype),
+                                 (unsigned)bits[0], (unsigned)lower[l]);
+                }
+            }
+}
+
+/* ---- floats and integers by pairs ---- */
+
+static const uint64_t special_fp64[] = {
+    0,
+    UINT64_C(1) << 63,
+    1,
+    UINT64_C(0x8000000000000001),
+    UINT64_C(0x000fffffffffffff),
+    UINT64_C(0x0010000000000000),
+    UINT64_C(0x3ff0000000000000),
+    UINT64_C(0xbff0000000000000),
+    UINT64_C(0x3ff0000000000001),
+    UINT64_C(0x3ca0000000000000), /* half of the last place of 1: a tie */
+    UINT64_C(0x7fefffffffffffff),
+    UINT64_C(0xffefffffffffffff),
+    UINT64_C(0x7ff0000000000000),
+    UINT64_C(0xfff0000000000000),
+    UINT64_C(0x7ff8000000000000),
+    UINT64_C(0xfff8000000000123),
+    UINT64_C(0x7ff0000000000001),
+    UINT64_C(0xfff4000000000000),
+};
+static const uint32_t special_fp32[] = {
+    0,          0x80000000, 1,          0x80000001, 0x7fffff,   0x800000,
+    0x3f800000, 0xbf800000, 0x3f800001, 0x33800000, 0x7f7fffff, 0xff7fffff,
+    0x7f800000, 0xff800000, 0x7fc00000, 0xffc00123, 0x7f800001, 0xffa00000,
+};
+static const int64_t special_int[] = {0,
+                                      1,
+                                      -1,
+                                      127,
+                                      -128,
+                                      255,
+                                      128,
+                                      INT32_MAX,
+                                      INT32_MIN,
+                                      INT32_MAX - 1,
+                                      INT64_MAX,
+                                      INT64_MIN,
+                                      INT64_MAX - 1,
+                                      77};
+
+/* All pairs of n values, a dtype's width each. */
+static void check_pairs(hp_dtype dtype, const void *values, uint64_t n) {
+    const uint64_t size = hp_dtype_size(dtype), count = n * n;
+    unsigned char *rows = calloc(4 * count, size);
+    assert_non_null(rows);
+    unsigned char *b = rows + count * size, *expected = b + count * size;
+    void *got = expected + count * size;
+    const void *in[2] = {rows, b};
+    for (uint64_t i = 0; i < count; i++) {
+        memcpy(rows + i * size, (const unsigned char *)values + i / n * size, size);
+        memcpy(b + i * size, (const unsigned char *)values + i % n * size, size);
+    }
+    const hpi_pass pass = {.n = 2, .n_out = 1, .divisor = 1, .reciprocal = 1};
+    for (int op = 0; op < N_OPS; op++) {
+        for (uint64_t i = 0; i < count; i++) {
+            const unsigned char *x = rows + i * size, *y = b + i * size;
+            unsigned char *to = expected + i * size;
+            if (dtype == HP_FP64) {
+                double p, q;
+                memcpy(&p, x, size);
+                memcpy(&q, y, size);
+                p = combined(op, p, q);
+                memcpy(to, &p, size);
+            } else if (dtype == HP_FP32) {
+                float p, q;
+                memcpy(&p, x, size);
+                memcpy(&q, y, size);
+                p = combined_fp32(op, p, q);
+                memcpy(to, &p, size);
+            } else {
+                int64_t p = 0, q = 0;
+                memcpy(&p, x, size);
+                memcpy(&q, y, size);
+                if (dtype != HP_UINT8) { /* the sign moves up */
+                    p = (int64_t)((uint64_t)p << (64 - 8 * size)) >> (64 - 8 * size);
+                    q = (int64_t)((uint64_t)q << (64 - 8 * size)) >> (64 - 8 * size);
+                }
+                p = combined_int(op, p, q);
+                memcpy(to, &p, size);
+            }
+        }
+        FOR_EACH_VERSION(v) {
+            memset(got, 0x5a, count * size);
+            v->kernels[dtype].to_own[op](&pass, in, &got, 0, count);
+            check_same(v, "a pair", op, dtype, got, expected, count);
+        }
+    }
+    free(rows);
+}
+
+static void special_values_in_pairs(void **state) {
+    enum { N_INT = sizeof special_int / sizeof *special_int };
+    int32_t int32s[N_INT];
+    uint8_t bytes[256];
+    (void)state;
+    for (int i = 0; i < N_INT; i++)
+        int32s[i] = (int32_t)special_int[i];
+    for (int i = 0; i < 256; i++)
+        bytes[i] = (uint8_t)i;
+    check_pairs(HP_FP64, special_fp64, sizeof special_fp64 / sizeof *special_fp64);
+    check_pairs(HP_FP32, special_fp32, sizeof special_fp32 / sizeof *special_fp32);
+    check_pairs(HP_INT64, special_int, N_INT);
+    check_pairs(HP_INT32, int32s, N_INT);
+    check_pairs(HP_INT8, bytes, 256);
+    check_pairs(HP_UINT8, bytes, 256);
+}
+
+/* ---- hpi_reduce_into: the tree, any length and place ---- */
+
+enum { MOST_N = 17, MOST_OUT = 3, ROOM = 40000 };
+
+typedef struct rows {
+    unsigned char in[MOST_N][ROOM], out[MOST_OUT][ROOM], expected[ROOM];
+    unsigned char *scratch;
+} rows;
+
+typedef struct job {
+    hp_dtype dtype, out_dtype;
+    hp_reduce op;
+    int n, n_out;
+    uint64_t count, in_offset, out_offset; /* bytes from a boundary of 64 */
+    bool is_streaming, is_in_place;
+} job;
+
+static const unsigned char *boundary(const unsigned char *row) {
+    return row + (64 - (uintptr_t)row % 64) % 64 + 64;
+}
+
+static void check_job(const hpi_kernel_version *v, rows *r, const job *j) {
+    const void *in[MOST_N];
+    void *out[MOST_OUT];
+    const uint64_t size = hp_dtype_size(j->out_dtype), bytes = j->count * size;
+    for (int i = 0; i < j->n; i++) /* each elsewhere */
+        in[i] = boundary(r->in[i]) + (j->in_offset + (uint64_t)i * 3) % 64;
+    memset(r->out, 0xa5, sizeof r->out);
+    for (int k = 0; k < j->n_out; k++)
+        out[k] = (unsigned char *)boundary(r->out[k]) + j->out_offset;
+    for (int i = 0; i < j->n; i++)
+        oracle_fill(j->dtype, (void *)in[i], j->count, j->count * 31 + (uint64_t)i);
+    oracle_reduce(j->dtype, j->out_dtype, j->op, in, j->n, r->expected, j->count);
+    if (j->is_in_place)
+        for (int k = 0; k < j->n_out && k < j->n; k++)
+            out[k] = (void *)in[k];
+
+    const hpi_reduction reduction = {
+        &v->kernels[j->dtype], j->dtype, j->out_dtype, j->op, j->n, r->scratch};
+    hpi_reduce_into(&reduction, in, out, j->n_out, j->count, j->is_streaming);
+    for (int k = 0; k < j->n_out; k++) {
+        uint64_t first;
+        const unsigned char *got = out[k];
+        if (!oracle_same(j->out_dtype, got, r->expected, j->count, &first))
+            fail_msg("%s: %s to %s, op %d, n %d, output %d of %d, count %llu, streaming %d, in "
+                     "place %d: differs at %llu",
+                     v->name, hp_dtype_name(j->dtype), hp_dtype_name(j->out_dtype), (int)j->op,
+                     j->n, k, j->n_out, (unsigned long long)j->count, j->is_streaming,
+                     j->is_in_place, (unsigned long long)first);
+        if (!j->is_in_place)
+            for (int b = 0; b < 64; b++)
+                assert_true(got[-1 - b] == 0xa5 && got[bytes + (uint64_t)b] == 0xa5);
+    }
+}
+
+/* What differs from job to job comes from a sequence; every count up to a few blocks of the widest
+ * vectors is met, and some of several pages. */
+static void check_jobs(rows *r, hp_dtype dtype, uint64_t count, uint64_t *seed) {
+    const uint64_t random = hpi_random_next(seed);
+    const uint64_t size = hp_dtype_size(dtype);
+    job j = {.dtype = dtype,
+             .out_dtype = random & 1 ? dtype : hpi_sum_dtype(dtype),
+             .op = (hp_reduce)(random >> 8 & 3),
+             .n = 1 + (int)(random >> 16) % MOST_N,
+             .n_out = 1 + (int)(random >> 24) % MOST_OUT,
+             .count = count,
+             .in_offset = random >> 32 & 63,
+             .out_offset = random & 2 ? 0 : random >> 40 & 63,
+             .is_streaming = random & 4,
+             .is_in_place = random & 8};
+    if (j.n > MOST_N || j.n < 1)
+        j.n = 2;
+    if (random & 16)
+        j.n = 1 << (random >> 56 & 3); /* those that are added in registers */
+    if (j.op == HP_AVG && !hpi_dtype_is_float(dtype))
+        j.op = HP_SUM;
+    if (j.is_in_place) {
+        j.out_dtype = dtype;
+        j.n_out = j.n_out > j.n ? j.n : j.n_out;
+    }
+    assert_true(count * hpi_max(size, hp_dtype_size(j.out_dtype)) + 256 <= ROOM);
+    FOR_EACH_VERSION(v) check_job(v, r, &j);
+}
+
+static void any_length_and_place(void **state) {
+    rows *r = hpi_alloc(1, sizeof *r);
+    uint64_t seed = 5;
+    (void)state;
+    assert_non_null(r);
+    r->scratch = hpi_alloc_aligned(64, hpi_scratch_bytes(MOST_N));
+    assert_non_null(r->scratch);
+    for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++) {
+        for (uint64_t count = 0; count <= 300; count++)
+            check_jobs(r, dtype, count, &seed);
+        for (int i = 0; i < 12; i++) {
+            const uint64_t most = (ROOM - 256) / hp_dtype_size(hpi_sum_dtype(dtype));
+            check_jobs(r, dtype, most - hpi_random_next(&seed) % (most / 2), &seed);
+        }
+    }
+    hpi_free(r->scratch);
+    hpi_free(r);
+}
+
+/* By 2, 4 and 8 it is a product; of subnormals too the quotient is rounded once. */
+static void quotients_are_rounded_once(void **state) {
+    enum { COUNT = 4096 };
+    static uint32_t bits[COUNT];
+    static float got[COUNT], expected[COUNT];
+    const void *in[MOST_N];
+    void *out = got;
+    unsigned char *scratch = hpi_alloc_aligned(64, hpi_scratch_bytes(MOST_N));
+    uint64_t seed = 9, first;
+    (void)state;
+    assert_non_null(scratch);
+    for (int n = 1; n <= MOST_N; n++) {
+        for (int i = 0; i < COUNT; i++)
+            bits[i] = (uint32_t)hpi_random_next(&seed) & (i % 2 ? 0x81ffffff : 0xffffffff);
+        for (int i = 0; i < n; i++)
+            in[i] = bits;
+        oracle_reduce(HP_FP32, HP_FP32, HP_AVG, in, n, expected, COUNT);
+        FOR_EACH_VERSION(v) {
+            const hpi_reduction r = {&v->kernels[HP_FP32], HP_FP32, HP_FP32, HP_AVG, n, scratch};
+            hpi_reduce_into(&r, in, &out, 1, COUNT, false);
+            if (!oracle_same(HP_FP32, got, expected, COUNT, &first))
+                fail_msg("%s: the mean of %d times %08x is wrong", v->name, n,
+                         (unsigned)bits[first]);
+        }
+    }
+    hpi_free(scratch);
+}
+
+/* ---- how fast ---- */
+
+static double seconds_of(const hpi_reduction *r, const void *const *in, void *out, uint64_t count,
+                         int times) {
+    uint64_t least = UINT64_MAX;
+    for (int round = 0; round < 5; round++) {
+        const uint64_t begin = hpi_now_ns();
+        for (int i = 0; i < times; i++)
+            hpi_reduce_into(r, in, &out, 1, count, false);
+        least = hpi_min(least, hpi_now_ns() - begin);
+    }
+    return (double)least / times / 1e9;
+}
+
+/* Bytes of an output per second, 16 KiB of each operand. */
+static void speeds(void **state) {
+    enum { BYTES = 16384, TIMES = 20 };
+    unsigned char *data = hpi_alloc_aligned(64, 5 * BYTES);
+    (void)state;
+    assert_non_null(data);
+    memset(data, 0, 5 * BYTES);
+    const void *in[4] = {data, data + BYTES, data + 2 * BYTES, data + 3 * BYTES};
+    void *out = data + 4 * BYTES;
+    printf("GB/s       ");
+    for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++)
+        printf("%8s", hp_dtype_name(dtype));
+    FOR_EACH_VERSION(v)
+    for (hp_reduce op = HP_SUM; op <= HP_MAX; op++)
+        for (int n = 2; n <= 4; n += 2) {
+            printf("\n%-7s%s%d", v->name, op == HP_SUM ? "sum" : op == HP_AVG ? "avg" : "max", n);
+            for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++) {
+                const hpi_reduction r = {&v->kernels[dtype], dtype, dtype, op, n, NULL};
+                const uint64_t count = BYTES / hp_dtype_size(dtype);
+                if (op == HP_AVG && !hpi_dtype_is_float(dtype))
+                    printf("%8s", "");
+                else
+                    printf("%8.1f", BYTES / seconds_of(&r, in, out, count, TIMES) / 1e9);
+            }
+        }
+    printf("\n");
+    hpi_free(data);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_half_meets_every_special_one),
+        cmocka_unit_test(every_half_is_widened),
+        cmocka_unit_test(fp32_is_narrowed),
+        cmocka_unit_test(special_values_in_pairs),
+        cmocka_unit_test(any_length_and_place),
+        cmocka_unit_test(quotients_are_rounded_once),
+        cmocka_unit_test(speeds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
