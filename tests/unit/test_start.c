@@ -288,6 +288,22 @@ static void test_options_disagree(void **state) {
     assert_int_equal(run_processes(3, disagree_body, &t), 0);
 }
 
+static int disagree_on_thresholds_body(int rank, void *argument) {
+    const torchrun *t = argument;
+    set_torchrun(rank, t);
+    setenv("HYPER_PARALLEL_THRESHOLDS", rank == 1 ? "stream=1M" : "stream=2M", 1);
+    return expect_failure(rank, t);
+}
+
+static void test_thresholds_disagree(void **state) {
+    (void)state;
+    torchrun t = {.n_ranks = 3,
+                  .port = free_port(),
+                  .expected = HP_ERR_MISMATCH,
+                  .text = "rank 1 says \"stream=1M\" and rank 0 says \"stream=2M\""};
+    assert_int_equal(run_processes(3, disagree_on_thresholds_body, &t), 0);
+}
+
 static int incomplete_body(int rank, void *argument) {
     hp_world *world;
     (void)argument;
@@ -729,6 +745,7 @@ int main(void) {
                                        cmocka_unit_test(test_missing_rank),
                                        cmocka_unit_test(test_rank_that_cannot_start),
                                        cmocka_unit_test(test_options_disagree),
+                                       cmocka_unit_test(test_thresholds_disagree),
                                        cmocka_unit_test(test_incomplete_environment),
                                        cmocka_unit_test(test_callers_store),
                                        cmocka_unit_test(test_again),
