@@ -91,10 +91,10 @@ static hp_status create_world_group(hp_world *world) {
 
 /* From mapped segments to a world in which everybody is. */
 static hp_status meet(hp_world *world) {
+    hpi_cores_say(world); /* before the generation is taken, which says that we have arrived */
     HP_TRY(take_generation(world));
     atomic_store_explicit(&hpi_world_control(world, world->rank)->blamed, 0, memory_order_release);
     hpi_world_doing(world, "joining the job");
-    hpi_cores_say(world);
     HP_TRY(gather(world, HPI_LIFE_ARRIVED, "world_create (arriving)"));
     world->can_spin = hpi_cores_suffice(world); /* nobody says anew before we are alive */
     if (world->generation > 1)
