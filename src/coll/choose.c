@@ -70,14 +70,26 @@ static bool needs_met(const hpi_run *run, hpi_needs needs) {
     }
 }
 
-hp_status hpi_choose(hpi_run *run) {
+/* NULL: there is none. */
+static const hpi_algorithm *first_row(const hpi_run *run) {
     const unsigned only = hpi_only_of(run);
-    for (int i = 0; i < hpi_n_algorithms && !run->algorithm; i++) {
+    for (int i = 0; i < hpi_n_algorithms; i++) {
         const hpi_algorithm *a = &hpi_algorithms[i];
         if (a->what == run->what && (only ? only == (unsigned)i + 1 : is_in_range(run, a)) &&
             needs_met(run, a->needs))
-            run->algorithm = a;
+            return a;
     }
+    return NULL;
+}
+
+void hpi_choose_unmet(hpi_run *run) {
+    const hpi_algorithm *a = run->what == HP_BROADCAST && !run->is_empty ? first_row(run) : NULL;
+    if (a && (a->needs == HPI_NEEDS_NOBODY || a->needs == HPI_NEEDS_WORDS))
+        run->algorithm = a;
+}
+
+hp_status hpi_choose(hpi_run *run) {
+    run->algorithm = first_row(run);
     if (!run->algorithm)
         return HPI_FAIL(HP_ERR_UNSUPPORTED, "%s: expected operands that algorithm \"%s\" can take",
                         run->name, run->state->only);

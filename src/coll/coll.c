@@ -31,6 +31,7 @@ static void state_destroy(void *memory) {
     hpi_stage_close(s);
     hpi_direct_close(s);
     hpi_free(s->pids);
+    hpi_cast_destroy(s->group, s->cast);
     hpi_free(s->packed[0]);
     hpi_free(s->packed[1]);
     hpi_free(s->scratch);
@@ -60,7 +61,7 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
     s->packed[0] = hpi_alloc(n, sizeof **s->packed);
     s->packed[1] = hpi_alloc(n, sizeof **s->packed);
     if (!s->pids || !s->in || !s->out || !s->cells || !s->chunk || !s->entered || !s->small ||
-        !s->scratch || !s->packed[0] || !s->packed[1]) {
+        !s->scratch || !s->packed[0] || !s->packed[1] || hpi_cast_create(&s->cast)) {
         state_destroy(s);
         return HP_ERR_MEMORY;
     }
@@ -111,7 +112,8 @@ static hp_status run_alone(hpi_run *run) {
 
 /* Peers read our operands, or our cells: the caller may not touch them until they have finished. */
 static bool is_read_by_peers(const hpi_run *run) {
-    return run->algorithm && run->algorithm->needs != HPI_NEEDS_WORDS;
+    return run->algorithm && run->algorithm->needs != HPI_NEEDS_WORDS &&
+           run->algorithm->needs != HPI_NEEDS_NOBODY;
 }
 
 /* Peers read the sums that we return. */
@@ -125,7 +127,19 @@ static bool is_written_by_peers(const hpi_run *run) {
     return run->algorithm && (run->algorithm->needs == HPI_NEEDS_OUTPUTS || hpi_wire_pushes(run));
 }
 
+/* The root goes on, and the others wait for it alone. */
+static hp_status run_unmet(hpi_run *run) {
+    HP_TRY(run->algorithm->run(run));
+    run->state->last = run->algorithm;
+    run->state->is_last_pushed = false;
+    return HP_OK;
+}
+
 static hp_status run_together(hpi_run *run) {
+    run->is_small = hpi_goes_in_words(run);
+    hpi_choose_unmet(run);
+    if (run->algorithm)
+        return run_unmet(run);
     HP_TRY(hpi_coll_enter(run));
     if (run->what == HP_BARRIER)
         return HP_OK;
@@ -136,6 +150,7 @@ static hp_status run_together(hpi_run *run) {
         HP_TRY(hpi_group_listen(run->group, run->name));
     run->state->last = run->algorithm;
     run->state->is_last_pushed = is_written_by_peers(run);
+    atomic_store_explicit(&run->state->last_met, run->seq, memory_order_relaxed);
     hpi_line_post(run->group, HPI_LINE_READ, run->seq);
     return is_written_by_peers(run) || is_result_read(run) ? hpi_coll_drain(run->group, run->seq)
                                                            : HP_OK;
@@ -201,8 +216,12 @@ hp_status hpi_barrier(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
     return hpi_coll_run(group, HP_BARRIER, c, false, out_seq);
 }
 
+/* Peers read nothing of this rank's in what follows the last meeting. */
 hp_status hpi_coll_drain(hp_group *group, uint64_t seq) {
     const int n = hp_group_size(group), rank = hp_group_rank(group);
+    const hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
+    if (s)
+        seq = hpi_min(seq, atomic_load_explicit(&s->last_met, memory_order_relaxed));
     for (int k = 1; k < n; k++)
         HP_TRY(hpi_line_wait(group, (rank + k) % n, HPI_LINE_READ, seq, "drain"));
     return HP_OK;

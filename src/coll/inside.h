@@ -18,6 +18,7 @@
 #include "kernels/kernels.h"
 
 typedef struct hpi_run hpi_run;
+typedef struct hpi_cast hpi_cast;
 
 /* A row of thresholds.def; HPI_FROM_ANY: no limit. */
 typedef enum hpi_threshold {
@@ -94,6 +95,11 @@ typedef struct hpi_coll_state {
     hpi_reach reach;
     int64_t *pids;          /* [size] */
     unsigned char *fetched; /* what is summed next, a piece for each rank */
+    /* Of broadcasts for which nobody meets, see meet/ahead.c and cast/. */
+    uint64_t history;          /* a hash of all calls so far */
+    _Atomic uint64_t last_met; /* the last collective whose end is said on the READ line */
+    uint64_t floor;            /* every member has left the collectives up to this one */
+    hpi_cast *cast;
 } hpi_coll_state;
 
 /* The parts of an operand by rank, in elements: [n] each. NULL: `count` each, one behind the other.
@@ -160,6 +166,9 @@ bool hpi_goes_in_words(const hpi_run *run);
 hp_status hpi_choose(hpi_run *run);
 /* Why it did, in words. */
 void hpi_choice_explain(const hpi_run *run, char *out_text, size_t size);
+/* Before that, of a broadcast: set run->algorithm to a row for which nobody meets, if one is to
+ * run. Every rank whose call is the same chooses the same. */
+void hpi_choose_unmet(hpi_run *run);
 /* Is the call as large as that? */
 bool hpi_is_from(const hpi_run *run, hpi_threshold threshold);
 /* The number of the forced row, from 1; 0: none. */
@@ -174,7 +183,6 @@ const char *hpi_threshold_name(hpi_threshold threshold);
 /* ---- gather.c, reduce.c: where the data lie ---- */
 
 hp_status hpi_gather(hpi_run *run);
-hp_status hpi_broadcast_pull(hpi_run *run);
 hp_status hpi_scatter_reduce(hpi_run *run);
 hp_status hpi_reduce_each(hpi_run *run);
 hp_status hpi_reduce_push(hpi_run *run);
@@ -186,6 +194,14 @@ void hpi_reduce_span(const hpi_run *run, uint64_t in_offset, unsigned char *cons
 /* The elements of [0, count) that `rank` owns: cut at cache lines, so that owners share none. */
 void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
                uint64_t *out_end);
+
+hp_status hpi_broadcast_pull(hpi_run *run);
+
+/* ---- cast.c: broadcasts for which nobody meets ---- */
+
+hp_status hpi_cast_run(hpi_run *run);
+hp_status hpi_cast_create(hpi_cast **out_cast);
+void hpi_cast_destroy(hp_group *group, hpi_cast *cast);
 
 /* ---- exchange.c: all-to-all ---- */
 

@@ -122,6 +122,7 @@ static void of_words(const operands *o, hp_coll_traffic *t) {
     X(ALL_REDUCE, staged, in + n * slice + out, in + slice + out)                                  \
     X(BROADCAST, pull, out - keep, out - keep)                                                     \
     X(BROADCAST, direct, out - keep, out - keep)                                                   \
+    X(BROADCAST, cells, out, out)                                                                  \
     X(BROADCAST, staged, out, out)                                                                 \
     X(ALL_TO_ALL, pull, out, out)                                                                  \
     X(ALL_TO_ALL, direct, out, out)                                                                \

@@ -96,10 +96,12 @@ typedef struct hpi_directory {
 #define HPI_PAGE_BYTES UINT64_C(4096)
 #define HPI_DIRECTORY_OFFSET HPI_PAGE_BYTES
 #define HPI_LINES_OFFSET (UINT64_C(1) << 20)
-#define HPI_HEAP_OFFSET (UINT64_C(8) << 20)
-/* A slot: a member's lines of one group, then what the member says of its failure. */
-#define HPI_SLOT_BYTES UINT64_C(1536)
-#define HPI_FAILURE_WORDS ((HPI_SLOT_BYTES - HPI_N_LINES * sizeof(hpi_line)) / sizeof(uint64_t))
+#define HPI_HEAP_OFFSET (UINT64_C(24) << 20)
+/* A slot: a member's lines of one group, its ring of entries, what it says of its failure. */
+#define HPI_SLOT_BYTES UINT64_C(5760)
+#define HPI_RING_OFFSET (HPI_N_LINES * sizeof(hpi_line))
+#define HPI_FAILURE_OFFSET (HPI_RING_OFFSET + HPI_N_SAID * sizeof(hpi_said))
+#define HPI_FAILURE_WORDS ((HPI_SLOT_BYTES - HPI_FAILURE_OFFSET) / sizeof(uint64_t))
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint32_t) == 4, "no hidden locks");
 _Static_assert(sizeof(hpi_note) == 128, "shared between processes");

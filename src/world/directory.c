@@ -102,17 +102,22 @@ static hpi_entry *find_entry(const hp_world *world, const membership *m) {
 }
 
 /* By difference, as lines compare. */
+static uint64_t further(const _Atomic uint64_t *word, uint64_t than) {
+    const uint64_t value = atomic_load_explicit(word, memory_order_acquire);
+    return (int64_t)(value - than) > 0 ? value : than;
+}
+
 static uint64_t furthest_value(const hp_world *world, const int *world_ranks, int n_ranks,
                                uint32_t slot) {
     uint64_t furthest = atomic_load_explicit(
         &hpi_segment_lines(&world->segments[world_ranks[0]], slot)->value, memory_order_acquire);
     for (int i = 0; i < n_ranks; i++) {
         const hpi_line *lines = hpi_segment_lines(&world->segments[world_ranks[i]], slot);
-        for (int k = 0; k < HPI_N_LINES; k++) {
-            const uint64_t value = atomic_load_explicit(&lines[k].value, memory_order_acquire);
-            if ((int64_t)(value - furthest) > 0)
-                furthest = value;
-        }
+        const hpi_said *ring = hpi_segment_ring(&world->segments[world_ranks[i]], slot);
+        for (int k = 0; k < HPI_N_LINES; k++)
+            furthest = further(&lines[k].value, furthest);
+        for (int k = 0; k < HPI_N_SAID; k++)
+            furthest = further(&ring[k].value, furthest);
     }
     return furthest;
 }

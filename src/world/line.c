@@ -6,7 +6,7 @@
  * earlier one has left at any value up to the base; number 0 is reached by definition. Values are
  * compared by their difference, so that nothing happens where they wrap. Post is a
  * sequentially consistent store (the release that reached and wait acquire), then a look for
- * sleepers.
+ * sleepers. An entry of the ring is the same with one number: it is there or it is not.
  */
 #include "inside.h"
 
@@ -14,12 +14,15 @@ hpi_line *hpi_group_line(const hp_group *group, int rank, int channel) {
     return &group->lines[rank][channel];
 }
 
-void hpi_line_post(hp_group *group, int channel, uint64_t seq) {
-    hpi_line *line = hpi_group_line(group, group->rank, channel);
-    atomic_store_explicit(&line->value, group->base + seq, memory_order_seq_cst);
+static void post(hp_group *group, _Atomic uint64_t *value, uint64_t seq) {
+    atomic_store_explicit(value, group->base + seq, memory_order_seq_cst);
     for (int i = 0; i < group->size; i++)
         if (i != group->rank)
             hpi_world_wake(group->world, group->world_ranks[i]);
+}
+
+void hpi_line_post(hp_group *group, int channel, uint64_t seq) {
+    post(group, &hpi_group_line(group, group->rank, channel)->value, seq);
 }
 
 bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq) {
@@ -36,6 +39,44 @@ hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
     return hpi_world_wait(group->world, &hpi_group_line(group, rank, channel)->value,
                           (hp_compare)HPI_REACHED, group->base + seq, &reason);
 }
+
+uint64_t hpi_line_seq(const hp_group *group, int rank, int channel) {
+    const uint64_t value =
+        atomic_load_explicit(&hpi_group_line(group, rank, channel)->value, memory_order_acquire) -
+        group->base;
+    return (int64_t)value > 0 ? value : 0; /* an earlier group may have left it below the base */
+}
+
+/* ---- the ring ------------------------------------------------------------------------------- */
+
+hpi_said *hpi_group_said(const hp_group *group, int rank, uint64_t seq) {
+    unsigned char *slot = (unsigned char *)group->lines[rank];
+    return (hpi_said *)(void *)(slot + HPI_RING_OFFSET) + seq % HPI_N_SAID;
+}
+
+void hpi_said_post(hp_group *group, uint64_t seq) {
+    post(group, &hpi_group_said(group, group->rank, seq)->value, seq);
+}
+
+void hpi_said_put(hp_group *group, uint64_t seq) {
+    atomic_store_explicit(&hpi_group_said(group, group->rank, seq)->value, group->base + seq,
+                          memory_order_release); /* acquired by hpi_said_is_there */
+}
+
+bool hpi_said_is_there(const hp_group *group, int rank, uint64_t seq) {
+    return atomic_load_explicit(&hpi_group_said(group, rank, seq)->value, memory_order_acquire) ==
+           group->base + seq;
+}
+
+hp_status hpi_said_wait(hp_group *group, int rank, uint64_t seq, const char *operation) {
+    if (hpi_said_is_there(group, rank, seq))
+        return HP_OK;
+    const hpi_reason reason = {operation, group, rank, seq, 0, 1 + HPI_LINE_SAID};
+    return hpi_world_wait(group->world, &hpi_group_said(group, rank, seq)->value, HP_EQ,
+                          group->base + seq, &reason);
+}
+
+/* ---- exchanges ------------------------------------------------------------------------------ */
 
 static hp_status wait_all(hp_group *group, uint64_t seq, const char *operation) {
     for (int i = 0; i < group->size; i++)

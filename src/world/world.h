@@ -74,13 +74,15 @@ bool hpi_term_is_over(const hp_world *world, hpi_term term);
 
 /* Channels of a group. Each (group, channel, rank) is one line that nothing else touches. */
 enum {
-    HPI_LINE_ENTER = 0, /* coll: "I am in collective k", with what I think it is */
+    HPI_LINE_ENTER = 0, /* fsdp: where this rank stands, of a group for that alone */
     HPI_LINE_READ = 1,  /* coll: "I have finished reading for collective k" */
     HPI_LINE_CHUNK = 2, /* coll: progress inside a collective */
     HPI_LINE_SETUP = 3, /* world, symm: small exchanges of set-up calls */
     HPI_LINE_MAIL = 4,  /* coll: where this rank's outbox lies */
     HPI_LINE_STATE = 5, /* world: "this group has failed here", "I have destroyed it" */
-    HPI_N_LINES = 6
+    HPI_LINE_CAST = 6,  /* coll: how far the cells of broadcasts are written, or read */
+    HPI_N_LINES = 7,
+    HPI_LINE_SAID = HPI_N_LINES /* in a reason: an entry of the ring below */
 };
 /* 128 bytes: the value, and words that are published with it. Words are relaxed atomics. */
 typedef struct hpi_line {
@@ -88,6 +90,16 @@ typedef struct hpi_line {
     _Atomic uint64_t words[15];
 } hpi_line;
 _Static_assert(sizeof(hpi_line) == 128, "lines are shared between processes");
+
+/* Beside its lines a member has a ring of entries, each of which carries its own number: what the
+ * member says as number k lies in entry k % HPI_N_SAID, and reaches who waits for it with one line
+ * of 64 bytes. Who writes sees to it that nobody needs k - HPI_N_SAID any more. */
+enum { HPI_N_SAID = 64, HPI_SAID_WORDS = 7 };
+typedef struct hpi_said {
+    _Alignas(64) _Atomic uint64_t value; /* base + k */
+    _Atomic uint64_t words[HPI_SAID_WORDS];
+} hpi_said;
+_Static_assert(sizeof(hpi_said) == 64, "entries are shared between processes");
 
 enum { HPI_EXCHANGE_WORDS = 13 };
 
@@ -102,6 +114,17 @@ bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq
  * all naming operation, sequence number, group, local and world rank. */
 hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
                         const char *operation);
+/* The entry in which `rank` says number seq; own ones are written. */
+hpi_said *hpi_group_said(const hp_group *group, int rank, uint64_t seq);
+/* Publish the own entry: its value becomes base + seq (release), sleepers are woken. */
+void hpi_said_post(hp_group *group, uint64_t seq);
+/* The same, waking nobody: who sleeps on it sees it with its next slice. */
+void hpi_said_put(hp_group *group, uint64_t seq);
+bool hpi_said_is_there(const hp_group *group, int rank, uint64_t seq); /* acquire */
+/* Wait until `rank` has said seq; errors as of hpi_line_wait. */
+hp_status hpi_said_wait(hp_group *group, int rank, uint64_t seq, const char *operation);
+/* The furthest number that `rank` has posted on a channel, less its base. (acquire) */
+uint64_t hpi_line_seq(const hp_group *group, int rank, int channel);
 /* All ranks of the group exchange n_words (at most HPI_EXCHANGE_WORDS) words over HPI_LINE_SETUP;
  * out_words is [size][n_words]; NULL: the words are said and nobody's are read, as a rank does that
  * has no memory for them and says so in its own. Ranks whose `operation` differs (in its first 15

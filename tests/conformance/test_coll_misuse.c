@@ -39,8 +39,27 @@ static hp_status wrong_op(hp_group *group, bool is_odd_one, float *in, float *ou
     return hp_all_reduce(group, in, out, 10, HP_FP32, is_odd_one ? HP_MAX : HP_SUM);
 }
 static hp_status wrong_root(hp_group *group, bool is_odd_one, float *in, float *out) {
+    HP_TRY(hp_broadcast(group, in, 10, HP_FP32, is_odd_one ? 1 : 0));
+    /* who was a root, or read what one sent, has met nobody yet */
+    return hp_all_gather(group, in, out, 1, HP_FP32);
+}
+/* Nobody meets anybody: the roots see what the others say when they are too far ahead. */
+static hp_status wrong_roots(hp_group *group, bool is_odd_one, float *in, float *out) {
     (void)out;
-    return hp_broadcast(group, in, 10, HP_FP32, is_odd_one ? 1 : 0);
+    for (int i = 0; i < 1000; i++)
+        HP_TRY(hp_broadcast(group, in, 1, HP_FP32, is_odd_one && i > 100 ? 1 : 0));
+    return HP_OK;
+}
+static hp_status wrong_broadcast(hp_group *group, bool is_odd_one, float *in, float *out) {
+    for (int i = 0; i < 100; i++)
+        HP_TRY(hp_broadcast(group, in, i, HP_FP32, 0));
+    HP_TRY(hp_broadcast(group, in, is_odd_one ? 101 : 100, HP_FP32, 0));
+    return hp_all_gather(group, in, out, 1, HP_FP32);
+}
+static hp_status wrong_for_broadcast(hp_group *group, bool is_odd_one, float *in, float *out) {
+    HP_TRY(is_odd_one ? hp_all_gather(group, in, out, 1, HP_FP32)
+                      : hp_broadcast(group, in, 1, HP_FP32, 0));
+    return hp_all_gather(group, in, out, 1, HP_FP32);
 }
 static hp_status wrong_order(hp_group *group, bool is_odd_one, float *in, float *out) {
     return is_odd_one ? hp_barrier(group) : hp_all_gather(group, in, out, 10, HP_FP32);
@@ -141,6 +160,9 @@ static const struct {
               {wrong_dtype, "the dtype differs"},
               {wrong_op, "the reduction differs"},
               {wrong_root, "the root differs"},
+              {wrong_roots, "the root differs"},
+              {wrong_broadcast, "the count differs"},
+              {wrong_for_broadcast, "the collective differs"},
               {wrong_order, "the collective differs"},
               {wrong_wire, "the wire differs"},
               {wrong_no_wire, "the wire differs"},
@@ -364,12 +386,12 @@ static void swapped_body(hp_world *world, void *argument) {
         RANK_FAILS(hp_all_reduce(group, in, out, 100, HP_FP32, HP_SUM), HP_ERR_MISMATCH);
         RANK_CHECK(strstr(hp_last_error(), "rank 1 (world 1) made "));
     } else {
-        _Atomic uint64_t *words = hpi_group_line(group, 1, HPI_LINE_ENTER)->words + 7;
+        _Atomic uint64_t *words = hpi_group_said(group, 1, 1)->words;
         const uint64_t types = HP_ALL_REDUCE | HP_FP32 << 4 | HP_FP32 << 8 | HP_WIRE_FULL << 20;
         const uint64_t said[] = {types, 100, 1, 0, 0, 0, 0};
         for (int i = 0; i < 7; i++)
             atomic_store_explicit(&words[i], __builtin_bswap64(said[i]), memory_order_relaxed);
-        hpi_line_post(group, HPI_LINE_ENTER, 1);
+        hpi_said_post(group, 1);
     }
     RANK_OK(hp_barrier(hp_world_group(world)));
     hp_group_destroy(group);
@@ -383,13 +405,16 @@ static void unswapped_body(hp_world *world, void *argument) {
         RANK_OK(hp_barrier(group));
         return;
     }
-    _Atomic uint64_t *words = hpi_group_line(group, 1, HPI_LINE_ENTER)->words + 7;
+    _Atomic uint64_t *words = hpi_group_said(group, 1, 1)->words;
     const uint64_t types = HP_BARRIER | HP_UINT8 << 4 | HP_UINT8 << 8 | HP_WIRE_FULL << 20;
-    const uint64_t said[] = {types, 0, 1, 0, 0, 0, 0};
+    const _Atomic uint64_t *theirs = hpi_group_said(group, 0, 1)->words;
+    RANK_OK(hpi_said_wait(group, 0, 1, "test"));
+    /* the same history as rank 0's, which is no number that a test can know */
+    const uint64_t said[] = {types, 0, atomic_load(&theirs[2]), 0, 0, 0, 0};
+    RANK_CHECK((uint32_t)said[2] == 1 && atomic_load(&theirs[0]) == types);
     for (int i = 0; i < 7; i++)
         atomic_store_explicit(&words[i], said[i], memory_order_relaxed);
-    hpi_line_post(group, HPI_LINE_ENTER, 1);
-    RANK_OK(hpi_line_wait(group, 0, HPI_LINE_ENTER, 1, "test"));
+    hpi_said_post(group, 1);
 }
 
 /* ---- the tests ---- */

@@ -32,8 +32,8 @@ static void describe_counts(text *out, hp_collective what, const uint64_t *words
             (unsigned long long)words[HPI_WORD_PLACES + 2]);
     else
         add(out, " of %llu %s", (unsigned long long)words[HPI_WORD_COUNT], dtype);
-    if (words[HPI_WORD_BLOCKS] != 1)
-        add(out, " in %llu blocks", (unsigned long long)words[HPI_WORD_BLOCKS]);
+    if (hpi_unpack_blocks(words[HPI_WORD_BLOCKS]) != 1)
+        add(out, " in %u blocks", hpi_unpack_blocks(words[HPI_WORD_BLOCKS]));
 }
 
 static void describe_pass(text *out, unsigned pass) {
@@ -84,7 +84,7 @@ static const char *difference(const uint64_t *a, const uint64_t *b) {
         return "the dtype";
     if (a[HPI_WORD_COUNT] != b[HPI_WORD_COUNT])
         return "the count";
-    if (a[HPI_WORD_BLOCKS] != b[HPI_WORD_BLOCKS])
+    if (hpi_unpack_blocks(a[HPI_WORD_BLOCKS]) != hpi_unpack_blocks(b[HPI_WORD_BLOCKS]))
         return "the number of blocks";
     if (x.op != y.op)
         return "the reduction";
@@ -109,7 +109,7 @@ static void explain_counts(const hpi_run *run, int peer, const uint64_t *theirs,
                  (unsigned long long)counts[peer], peer);
 }
 
-static hp_status fail_mismatch(const hpi_run *run, const uint64_t *mine, int peer,
+static hp_status fail_mismatch(const hpi_run *run, uint64_t seq, const uint64_t *mine, int peer,
                                const uint64_t *theirs) {
     char our_text[200], their_text[200], counts_text[80];
     describe(mine, our_text, sizeof our_text);
@@ -120,14 +120,58 @@ static hp_status fail_mismatch(const hpi_run *run, const uint64_t *mine, int pee
     return HPI_FAIL_RANK(HP_ERR_MISMATCH, their_world,
                          "expected every rank of %s to make the same call as collective %llu: rank "
                          "%d (world %d) made %s, rank %d (world %d) made %s; %s differs%s",
-                         hpi_group_name(run->group), (unsigned long long)run->seq, run->rank,
-                         our_world, our_text, peer, their_world, their_text,
-                         difference(mine, theirs), counts_text);
+                         hpi_group_name(run->group), (unsigned long long)seq, run->rank, our_world,
+                         our_text, peer, their_world, their_text, difference(mine, theirs),
+                         counts_text);
+}
+
+/* ---- calls of the past ---- */
+
+/* The history too. */
+static bool is_same(const uint64_t *a, const uint64_t *b) {
+    return memcmp(a, b, HPI_WORD_PLACES * sizeof *a) == 0;
+}
+
+static bool is_same_call(const uint64_t *a, const uint64_t *b) {
+    return a[HPI_WORD_TYPES] == b[HPI_WORD_TYPES] && a[HPI_WORD_COUNT] == b[HPI_WORD_COUNT] &&
+           hpi_unpack_blocks(a[HPI_WORD_BLOCKS]) == hpi_unpack_blocks(b[HPI_WORD_BLOCKS]);
+}
+
+/* What `rank` said as number seq; false when its entry holds another number by now. */
+static bool recall(const hpi_run *run, int rank, uint64_t seq, uint64_t *out_words) {
+    const hpi_said *said = hpi_group_said(run->group, rank, seq);
+    if (!hpi_said_is_there(run->group, rank, seq))
+        return false;
+    for (int i = 0; i < HPI_N_WORDS; i++)
+        out_words[i] = atomic_load_explicit(&said->words[i], memory_order_relaxed);
+    return true;
+}
+
+/* The histories differ at number seq: find the first call that does. */
+static hp_status fail_past(const hpi_run *run, int peer, uint64_t seq) {
+    uint64_t mine[HPI_N_WORDS], theirs[HPI_N_WORDS];
+    for (uint64_t k = seq > HPI_N_SAID ? seq - HPI_N_SAID + 1 : 1; k <= seq; k++)
+        if (recall(run, run->rank, k, mine) && recall(run, peer, k, theirs) &&
+            !is_same_call(mine, theirs))
+            return fail_mismatch(run, k, mine, peer, theirs);
+    const int world_rank = hp_group_world_rank(run->group, peer);
+    return HPI_FAIL_RANK(HP_ERR_MISMATCH, world_rank,
+                         "expected every rank of %s to make the same calls up to collective %llu, "
+                         "rank %d (world %d) made others than rank %d (world %d)",
+                         hpi_group_name(run->group), (unsigned long long)seq, peer, world_rank,
+                         run->rank, hp_group_world_rank(run->group, run->rank));
+}
+
+hp_status hpi_words_compare_past(const hpi_run *run, int peer, uint64_t seq) {
+    uint64_t mine[HPI_N_WORDS], theirs[HPI_N_WORDS];
+    const bool is_known = recall(run, run->rank, seq, mine) && recall(run, peer, seq, theirs);
+    return is_known && is_same(mine, theirs) ? HP_OK : fail_past(run, peer, seq);
 }
 
 hp_status hpi_words_compare(const hpi_run *run, int peer, const uint64_t *theirs) {
     const uint64_t *mine = run->state->said;
-    if (memcmp(mine, theirs, HPI_WORD_PLACES * sizeof *mine) == 0)
+    if (is_same(mine, theirs))
         return HP_OK;
-    return fail_mismatch(run, mine, peer, theirs);
+    return is_same_call(mine, theirs) ? fail_past(run, peer, run->seq)
+                                      : fail_mismatch(run, run->seq, mine, peer, theirs);
 }

@@ -2,11 +2,11 @@
  *
  * enter.c - the meeting at the start of a collective.
  *
- * Each rank writes what it is about to do into 7 words of its ENTER line and posts the collective's
- * number k; then it reads the words of every peer that has posted k. Two sets of words alternate by
- * the parity of k. That is enough: a rank writes the words of k + 2 after its collective k + 1 has
- * found every peer's k + 1, and a peer posts k + 1 only when it has finished reading the words of
- * k. Nobody can be two collectives ahead of anybody.
+ * Each rank writes what it is about to do into the entry k of its ring (world.h) and posts the
+ * collective's number k; then it reads the entries k of all peers. A peer that has posted k has
+ * left k - 1, so after a meeting nobody needs entries before k; a broadcast may go without a
+ * meeting, and ahead.c bounds how many can follow each other so. The words hold a hash of all calls
+ * up to k, so that a difference in one of those is found at the next meeting.
  *
  * The words say where the operands lie; an input of up to 32 bytes comes itself in their place.
  * From the same words every rank chooses the same algorithm, so nothing more has to be agreed.
@@ -26,10 +26,6 @@ static uint64_t types_word(const hpi_run *run) {
                          run->c.pass,
                          run->c.tag & 0xffffff};
     return hpi_pack_types(&t);
-}
-
-static _Atomic uint64_t *words_of(const hpi_run *run, int rank) {
-    return hpi_group_line(run->group, rank, HPI_LINE_ENTER)->words + (run->seq & 1) * HPI_N_WORDS;
 }
 
 static void word_store(_Atomic uint64_t *word, uint64_t value) {
@@ -92,41 +88,61 @@ static uint64_t count_word(const hpi_run *run) {
     return run->what == HP_REDUCE_SCATTER_V ? hash(run, run->c.in_counts) : run->c.count;
 }
 
-/* The words are kept: to read them back from the line would take it from a peer that reads them. */
-static void say(hpi_run *run) {
+static uint64_t mix(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 32;
+}
+
+/* The words are kept: to read them back from the entry would take it from a peer that reads them.
+ */
+void hpi_words_write(hpi_run *run, const uint64_t payload[HPI_SMALL_WORDS]) {
     hpi_coll_state *s = run->state;
-    _Atomic uint64_t *words = words_of(run, run->rank);
     uint64_t *said = s->said;
     said[HPI_WORD_TYPES] = types_word(run);
     said[HPI_WORD_COUNT] = count_word(run);
-    said[HPI_WORD_BLOCKS] = run->c.blocks;
-    if (run->is_small) {
-        memset(said + HPI_WORD_PLACES, 0, HPI_SMALL_BYTES);
-        memcpy(said + HPI_WORD_PLACES, run->c.in, run->in_bytes);
-    } else {
-        hpi_entered *mine = &s->entered[run->rank];
-        *mine = (hpi_entered){place_of_input(run), said_last(run)};
-        said[HPI_WORD_PLACES] = mine->in.key;
-        said[HPI_WORD_PLACES + 1] = mine->in.offset;
-        said[HPI_WORD_PLACES + 2] = mine->out.key;
-        said[HPI_WORD_PLACES + 3] = mine->out.offset;
-    }
+    s->history =
+        mix(mix(mix(s->history, said[HPI_WORD_TYPES]), said[HPI_WORD_COUNT]), run->c.blocks);
+    said[HPI_WORD_BLOCKS] = hpi_pack_blocks(run->c.blocks, s->history);
+    memcpy(said + HPI_WORD_PLACES, payload, HPI_SMALL_BYTES);
+    hpi_said *entry = hpi_group_said(run->group, run->rank, run->seq);
     for (int i = 0; i < HPI_N_WORDS; i++)
-        word_store(&words[i], said[i]);
-    hpi_line_post(run->group, HPI_LINE_ENTER, run->seq);
+        word_store(&entry->words[i], said[i]);
+}
+
+static void say(hpi_run *run) {
+    uint64_t payload[HPI_SMALL_WORDS] = {0};
+    if (run->is_small) {
+        memcpy(payload, run->c.in, run->in_bytes);
+    } else {
+        hpi_entered *mine = &run->state->entered[run->rank];
+        *mine = (hpi_entered){place_of_input(run), said_last(run)};
+        payload[0] = mine->in.key;
+        payload[1] = mine->in.offset;
+        payload[2] = mine->out.key;
+        payload[3] = mine->out.offset;
+    }
+    hpi_words_write(run, payload);
+    hpi_said_post(run->group, run->seq);
 }
 
 /* ---- listening ---- */
 
+hp_status hpi_words_hear(hpi_run *run, int peer, uint64_t out_payload[HPI_SMALL_WORDS]) {
+    uint64_t w[HPI_N_WORDS];
+    HP_TRY(hpi_said_wait(run->group, peer, run->seq, run->name));
+    const hpi_said *entry = hpi_group_said(run->group, peer, run->seq);
+    for (int i = 0; i < HPI_N_WORDS; i++)
+        w[i] = word_load(&entry->words[i]);
+    HP_TRY(hpi_words_compare(run, peer, w));
+    memcpy(out_payload, w + HPI_WORD_PLACES, HPI_SMALL_BYTES);
+    return HP_OK;
+}
+
 /* What a peer says: compare it, and keep what it says beyond that. */
 static hp_status listen(hpi_run *run, int peer) {
     hpi_coll_state *s = run->state;
-    const _Atomic uint64_t *words = words_of(run, peer);
-    uint64_t w[HPI_N_WORDS];
-    for (int i = 0; i < HPI_N_WORDS; i++)
-        w[i] = word_load(&words[i]);
-    HP_TRY(hpi_words_compare(run, peer, w));
-    const uint64_t *last = w + HPI_WORD_PLACES;
+    uint64_t last[HPI_SMALL_WORDS];
+    HP_TRY(hpi_words_hear(run, peer, last));
     if (run->is_small) {
         memcpy(s->small[peer], last, HPI_SMALL_BYTES);
         s->in[peer] = (const unsigned char *)s->small[peer];
@@ -208,13 +224,11 @@ static hp_status find_places(hpi_run *run) {
 
 hp_status hpi_coll_enter(hpi_run *run) {
     hpi_coll_state *s = run->state;
-    run->is_small = hpi_goes_in_words(run);
+    HP_TRY(hpi_ahead_wait(run));
     say(run);
-    for (int k = 1; k < run->n; k++) {
-        const int peer = (run->rank + k) % run->n;
-        HP_TRY(hpi_line_wait(run->group, peer, HPI_LINE_ENTER, run->seq, run->name));
-        HP_TRY(listen(run, peer));
-    }
+    for (int k = 1; k < run->n; k++)
+        HP_TRY(listen(run, (run->rank + k) % run->n));
+    hpi_ahead_met(run);
     if (run->is_empty)
         return HP_OK;
     survey(run);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * meet/words.h - what a rank says on its ENTER line: the layout of the words.
+ * meet/words.h - what a rank says when it enters a collective: the layout of the words.
  */
 #ifndef HPI_WORDS_H
 #define HPI_WORDS_H
@@ -18,7 +18,7 @@ enum {
 };
 _Static_assert(HPI_N_WORDS == HPI_WORD_PLACES + HPI_SMALL_WORDS,
                "the last words are places or an input");
-_Static_assert(2 * HPI_N_WORDS <= 15, "two sets of words fit into a line");
+_Static_assert((int)HPI_N_WORDS == (int)HPI_SAID_WORDS, "the words fill an entry of the ring");
 
 typedef struct hpi_types {
     unsigned what, dtype, out_dtype, op, only, wire, wire_result, root, pass, tag;
@@ -49,7 +49,36 @@ static inline hpi_types hpi_unpack_types(uint64_t word) {
                        .tag = (unsigned)(word >> 40)};
 }
 
+/* The word BLOCKS: their number in the lower half; in the upper one a hash of all calls so far. */
+static inline uint64_t hpi_pack_blocks(uint64_t blocks, uint64_t history) {
+    return (blocks & UINT32_MAX) | history >> 32 << 32;
+}
+static inline uint32_t hpi_unpack_blocks(uint64_t word) {
+    return (uint32_t)word;
+}
+
+/* ---- enter.c ---- */
+
+/* Write this rank's words into its entry: state->said, where `payload` stands behind the call.
+ * hpi_said_post publishes them. */
+void hpi_words_write(hpi_run *run, const uint64_t payload[HPI_SMALL_WORDS]);
+/* Wait for a peer's words and compare; out_payload: what stands behind the call. */
+hp_status hpi_words_hear(hpi_run *run, int peer, uint64_t out_payload[HPI_SMALL_WORDS]);
+
+/* ---- ahead.c ---- */
+
+/* Wait until this rank is not too far ahead of any other to say its next words. */
+hp_status hpi_ahead_wait(hpi_run *run);
+/* Everybody has left the collectives before this one. */
+void hpi_ahead_met(hpi_run *run);
+/* This rank has left one that had no meeting. */
+void hpi_ahead_leave(hpi_run *run);
+
 /* ---- compare.c ---- */
+
+/* Has `peer` made the calls that this rank made, up to number seq, which both have left? MISMATCH
+ * naming the first that differs. */
+hp_status hpi_words_compare_past(const hpi_run *run, int peer, uint64_t seq);
 
 /* Does `peer`, who said these words, make the same call as this rank? MISMATCH naming what
  * differs. */

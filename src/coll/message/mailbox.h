@@ -47,7 +47,12 @@ typedef struct hpi_way {
     uint64_t looked_ns; /* when a sender that waits for nobody last looked at its partner */
 } hpi_way;
 
+/* Memory of this rank that its readers may need after it has left the group. */
 typedef struct hpi_outbox hpi_outbox;
+/* Take `bytes`, zeroed, in the own segment; leave gives them back when the last member has left. */
+hp_status hpi_outbox_take(hp_group *group, uint64_t bytes, hpi_outbox **out_outbox);
+uint64_t hpi_outbox_offset(const hpi_outbox *outbox);
+void hpi_outbox_leave(hp_group *group, hpi_outbox *outbox);
 
 /* Hangs on a group; made by the first send or receive. */
 typedef struct hpi_mailbox {

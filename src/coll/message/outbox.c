@@ -12,8 +12,9 @@
 struct hpi_outbox {
     hpi_outbox *next;
     hpi_term term;
-    int n;
-    uint64_t offset; /* of the slots */
+    int n;           /* of slots */
+    uint64_t offset; /* of the slots, or of what else was taken */
+    uint64_t bytes;
     hpi_slot *slots;
     uint64_t *rings; /* [n], where they lie; NO_RING */
 };
@@ -54,7 +55,7 @@ static bool outbox_clear(hp_world *world, hpi_outbox *o) {
             o->rings[i] = NO_RING;
         }
     if (is_over)
-        hpi_symm_give(world, o->offset, slots_bytes(o->n));
+        hpi_symm_give(world, o->offset, o->bytes);
     return is_over;
 }
 
@@ -99,6 +100,46 @@ static hp_status remains_get(hp_world *world, remains **out_remains) {
     return HP_OK;
 }
 
+/* ---- what a rank takes for its readers --------------------------------------------------------
+ */
+
+static hp_status sweep_remains(hp_world *world) {
+    remains *r;
+    HP_TRY(remains_get(world, &r));
+    pthread_mutex_lock(&r->lock);
+    sweep(r);
+    pthread_mutex_unlock(&r->lock);
+    return HP_OK;
+}
+
+hp_status hpi_outbox_take(hp_group *group, uint64_t bytes, hpi_outbox **out_outbox) {
+    HP_TRY(sweep_remains(hp_group_world(group)));
+    hpi_outbox *o = hpi_alloc(1, sizeof *o);
+    if (!o)
+        return HP_ERR_MEMORY;
+    o->term = hpi_group_term(group);
+    o->bytes = bytes;
+    const hp_status status = hpi_symm_take(hp_group_world(group), bytes, &o->offset);
+    if (status < 0)
+        outbox_free(o);
+    else
+        *out_outbox = o;
+    return status;
+}
+
+uint64_t hpi_outbox_offset(const hpi_outbox *outbox) {
+    return outbox->offset;
+}
+
+void hpi_outbox_leave(hp_group *group, hpi_outbox *outbox) {
+    remains *r = hpi_world_attached(hp_group_world(group), HPI_SLOT_MAIL); /* the take made it */
+    pthread_mutex_lock(&r->lock);
+    outbox->next = r->first;
+    r->first = outbox;
+    sweep(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
 /* ---- the mailbox of a group -------------------------------------------------------------------
  */
 
@@ -106,14 +147,8 @@ static void mailbox_destroy(void *memory) {
     hpi_mailbox *m = memory;
     if (!m)
         return;
-    if (m->outbox) { /* outbox_open has made the remains */
-        remains *r = hpi_world_attached(hp_group_world(m->group), HPI_SLOT_MAIL);
-        pthread_mutex_lock(&r->lock);
-        m->outbox->next = r->first;
-        r->first = m->outbox;
-        sweep(r);
-        pthread_mutex_unlock(&r->lock);
-    }
+    if (m->outbox)
+        hpi_outbox_leave(m->group, m->outbox);
     pthread_mutex_destroy(&m->lock);
     hpi_free(m->to);
     hpi_free(m->from);
@@ -158,21 +193,16 @@ static unsigned char *segment_of(const hpi_mailbox *m, int rank, uint64_t *out_b
 
 static hp_status outbox_create(hpi_mailbox *m, hpi_outbox **out_outbox) {
     const int n = hp_group_size(m->group);
-    uint64_t bytes;
-    hpi_outbox *o = hpi_alloc(1, sizeof *o);
-    if (!o)
-        return HP_ERR_MEMORY;
-    o->n = n;
-    o->term = hpi_group_term(m->group);
-    o->rings = hpi_alloc((size_t)n, sizeof *o->rings);
-    hp_status status = o->rings ? HP_OK : HP_ERR_MEMORY;
-    if (status == HP_OK)
-        status = hpi_symm_take(hp_group_world(m->group), slots_bytes(n), &o->offset);
+    uint64_t bytes, *rings = hpi_alloc((size_t)n, sizeof *rings);
+    hpi_outbox *o = NULL;
+    const hp_status status = rings ? hpi_outbox_take(m->group, slots_bytes(n), &o) : HP_ERR_MEMORY;
     if (status < 0) {
-        outbox_free(o);
+        hpi_free(rings);
         return status;
     }
-    memset(o->rings, 0xff, (size_t)n * sizeof *o->rings); /* NO_RING */
+    memset(rings, 0xff, (size_t)n * sizeof *rings); /* NO_RING */
+    o->n = n;
+    o->rings = rings;
     o->slots = (hpi_slot *)(void *)(segment_of(m, hp_group_rank(m->group), &bytes) + o->offset);
     *out_outbox = o;
     return HP_OK;
@@ -180,13 +210,8 @@ static hp_status outbox_create(hpi_mailbox *m, hpi_outbox **out_outbox) {
 
 /* Locked. Make the outbox and say where it lies. */
 static hp_status outbox_open(hpi_mailbox *m) {
-    remains *r;
     if (m->outbox)
         return HP_OK;
-    HP_TRY(remains_get(hp_group_world(m->group), &r));
-    pthread_mutex_lock(&r->lock);
-    sweep(r);
-    pthread_mutex_unlock(&r->lock);
     HP_TRY(outbox_create(m, &m->outbox));
     hpi_line *line = hpi_group_line(m->group, hp_group_rank(m->group), HPI_LINE_MAIL);
     atomic_store_explicit(&line->words[0], m->outbox->offset, memory_order_relaxed);

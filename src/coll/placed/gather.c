@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gather.c - all-gather and broadcast, by reading where the data lie.
+ * gather.c - all-gather, by reading where the data lie.
  *
  *     rank   0      1      2      3          all_gather, 4 ranks: each reads
  *           [a...] [b...] [c...] [d...]      the other three parts straight
@@ -18,11 +18,5 @@ hp_status hpi_gather(hpi_run *run) {
             hpi_part_scatter(run, peer, run->state->in[peer], 0,
                              hpi_part_total(run, peer) * run->in_size);
     }
-    return HP_OK;
-}
-
-hp_status hpi_broadcast_pull(hpi_run *run) {
-    if (run->rank != run->c.root)
-        hpi_copy(run->c.out, run->state->in[run->c.root], run->in_bytes);
     return HP_OK;
 }

@@ -19,9 +19,17 @@
 
 #define PATIENCE_NS UINT64_C(500000000)
 
+static bool is_call(uint64_t channel) {
+    return channel == HPI_LINE_SAID || channel == HPI_LINE_ENTER;
+}
+
 static bool is_crossing(uint64_t a, uint64_t b) {
-    return (a == HPI_LINE_ENTER && b == HPI_LINE_SETUP) ||
-           (a == HPI_LINE_SETUP && b == HPI_LINE_ENTER);
+    return (is_call(a) && b == HPI_LINE_SETUP) || (a == HPI_LINE_SETUP && is_call(b));
+}
+
+static bool has_posted(const hp_group *group, int channel, uint64_t seq) {
+    return channel == HPI_LINE_SAID ? hpi_said_is_there(group, group->rank, seq)
+                                    : hpi_line_reached(group, group->rank, channel, seq);
 }
 
 /* Is the awaited rank in a call on our group that needs us, who are in another one? */
@@ -29,7 +37,7 @@ static bool is_crossed_call(const hpi_reason *r, const hpi_note_copy *theirs) {
     const hp_group *group = r->group;
     return theirs->slot == group->slot + UINT64_C(1) && theirs->base == group->base &&
            is_crossing((uint64_t)r->line - 1, theirs->channel) &&
-           !hpi_line_reached(group, group->rank, (int)theirs->channel, theirs->seq);
+           !has_posted(group, (int)theirs->channel, theirs->seq);
 }
 
 static bool is_certain(const hpi_note_copy *theirs, hpi_certainty certainty) {

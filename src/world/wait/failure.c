@@ -17,9 +17,9 @@ enum { FAILED_NO = 0, FAILED_WRITING = 1, FAILED_YES = 2 };
 enum { STATE_FAILED = 1, STATE_DESTROYED = 2 };
 enum { WORD_STATUS, WORD_CULPRIT, WORD_IS_TOLD, N_WORDS };
 
-/* Its words are behind the lines of the slot. */
+/* Its words are behind the lines and the ring of the slot. */
 static _Atomic uint64_t *sentence_of(const hp_group *group, int rank) {
-    return (_Atomic uint64_t *)(void *)(group->lines[rank] + HPI_N_LINES);
+    return (_Atomic uint64_t *)(void *)((char *)group->lines[rank] + HPI_FAILURE_OFFSET);
 }
 
 /* How far the member has come: 0 is in the group, or has yet to come. */
