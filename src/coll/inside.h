@@ -206,8 +206,9 @@ void hpi_cast_destroy(hp_group *group, hpi_cast *cast);
 /* ---- exchange.c: all-to-all ---- */
 
 hp_status hpi_exchange(hpi_run *run);
-hp_status hpi_exchange_staged(hpi_run *run);
 hp_status hpi_exchange_v(hpi_run *run);
+/* This rank's part for itself. */
+void hpi_exchange_own(const hpi_run *run);
 /* This rank's share of a sum that is 0 over the group where each part is as long as its receiver
  * expects (and, but for one chance in 2^64, only there). */
 uint64_t hpi_exchange_balance(const hpi_run *run);
@@ -242,10 +243,18 @@ void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t 
                       uint64_t end);
 void hpi_part_collect(const hpi_run *run, int part, void *plain, uint64_t begin, uint64_t end);
 
-/* ---- stage.c: through cells, for ordinary memory ---- */
+/* Of an all-to-all: what this rank sends to rank j, and what it gets of rank i; in bytes. */
+typedef struct hpi_piece {
+    uint64_t begin, bytes;
+} hpi_piece;
+hpi_piece hpi_sent_to(const hpi_run *run, int j);
+hpi_piece hpi_got_of(const hpi_run *run, int i);
+
+/* ---- staged: through cells, for ordinary memory ---- */
 
 hp_status hpi_gather_staged(hpi_run *run);
 hp_status hpi_broadcast_staged(hpi_run *run);
+hp_status hpi_exchange_staged(hpi_run *run);
 hp_status hpi_scatter_reduce_staged(hpi_run *run);
 hp_status hpi_reduce_staged(hpi_run *run);
 uint64_t hpi_reduce_staged_step(const hpi_run *run); /* elements of its chunks */

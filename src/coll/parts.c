@@ -182,3 +182,19 @@ void hpi_part_collect(const hpi_run *run, int part, void *plain, uint64_t begin,
         hpi_copy(to + (at - begin), (const unsigned char *)run->c.in + offset, bytes);
     }
 }
+
+/* ---- of an all-to-all ---- */
+
+static hpi_piece piece_of(const hpi_run *run, const hpi_parts *parts, int i) {
+    const uint64_t begin = parts->counts ? parts->begins[i] : (uint64_t)i * run->c.count;
+    const uint64_t count = parts->counts ? parts->counts[i] : run->c.count;
+    return (hpi_piece){begin * run->in_size, count * run->in_size};
+}
+
+hpi_piece hpi_sent_to(const hpi_run *run, int j) {
+    return piece_of(run, &run->in_parts, j);
+}
+
+hpi_piece hpi_got_of(const hpi_run *run, int i) {
+    return piece_of(run, &run->out_parts, i);
+}

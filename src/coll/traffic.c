@@ -12,9 +12,9 @@
 /* What the expressions of the rows are made of; bytes, of this rank. */
 typedef struct operands {
     uint64_t in, out;
-    uint64_t keep;  /* of the output, what is there already: in place, or the root's */
-    uint64_t own;   /* of an all-to-all, the part that stays */
-    uint64_t slice; /* of an all-reduce, what this rank sums */
+    uint64_t keep;        /* of the output, what is there already: in place, or the root's */
+    uint64_t own;         /* of an all-to-all, the part that stays */
+    uint64_t slice, sums; /* of an all-reduce, what this rank sums, of one input; the result */
     uint64_t in_coded, out_coded; /* as they travel in low precision */
     uint64_t slice_coded;
     uint64_t n; /* ranks */
@@ -70,6 +70,7 @@ static void slices(const hpi_run *run, uint64_t step, uint64_t line, operands *o
     const uint64_t each = slice_of(run, step, line),
                    last = slice_of(run, run->c.count % step, line);
     o->slice = (n_full * each + last) * run->in_size;
+    o->sums = (n_full * each + last) * run->out_size;
     if (run->wire != HP_WIRE_FULL)
         o->slice_coded = n_full * hpi_wire_bytes(run->wire, each) + hpi_wire_bytes(run->wire, last);
 }
@@ -112,14 +113,14 @@ static void of_words(const operands *o, hp_coll_traffic *t) {
     X(REDUCE_SCATTER, pull, n *out, out)                                                           \
     X(REDUCE_SCATTER, direct, (2 * n - 1) * out, n * out)                                          \
     X(REDUCE_SCATTER, wire, in + n * out_coded, in_coded + out)                                    \
-    X(REDUCE_SCATTER, staged, in + n * out, in + out)                                              \
+    X(REDUCE_SCATTER, staged, in + (n - 1) * out, in)                                              \
     X(REDUCE_SCATTER_V, pull, n *out, out)                                                         \
     X(REDUCE_SCATTER_V, direct, (2 * n - 1) * out, n * out)                                        \
     X(REDUCE_SCATTER_V, wire, in + n * out_coded, in_coded + out)                                  \
-    X(REDUCE_SCATTER_V, staged, in + n * out, in + out)                                            \
+    X(REDUCE_SCATTER_V, staged, in + (n - 1) * out, in)                                            \
     X(ALL_REDUCE, push, n *slice, n *slice)                                                        \
-    X(ALL_REDUCE, direct, (2 * n - 2) * slice + out, (n - 1) * slice + out)                        \
-    X(ALL_REDUCE, staged, in + n * slice + out, in + slice + out)                                  \
+    X(ALL_REDUCE, direct, (2 * n - 1) * slice + out - sums, (n - 1) * slice + out)                 \
+    X(ALL_REDUCE, staged, in + (n - 1) * slice + out - sums, in - slice + out + sums)              \
     X(BROADCAST, pull, out - keep, out - keep)                                                     \
     X(BROADCAST, direct, out - keep, out - keep)                                                   \
     X(BROADCAST, cells, out, out)                                                                  \
@@ -145,6 +146,7 @@ static void of_all_reduce_wire(const hpi_run *run, const operands *o, hp_coll_tr
 
 static bool of_row(const hpi_algorithm *algorithm, const operands *o, hp_coll_traffic *t) {
     const uint64_t in = o->in, out = o->out, keep = o->keep, own = o->own, slice = o->slice;
+    const uint64_t sums = o->sums;
     const uint64_t in_coded = o->in_coded, out_coded = o->out_coded, n = o->n;
 #define X(collective, row, read, written) {HP_##collective, #row, read, written},
     const struct {

@@ -62,8 +62,8 @@ typedef struct known {
 static const known known_calls[] = {
     {HP_ALL_REDUCE, false, false, HP_WIRE_FULL, "push", BYTES, BYTES},
     {HP_ALL_REDUCE, false, true, HP_WIRE_FULL, "push", BYTES, BYTES},
-    /* in to cell, both halves of the cells to sums, sums to cell, cells to out */
-    {HP_ALL_REDUCE, true, false, HP_WIRE_FULL, "staged", 3 * BYTES, 2 * BYTES + BYTES / 2},
+    /* the peer's half to the cell, its own and the peer's to sums, those of the peer to out */
+    {HP_ALL_REDUCE, true, false, HP_WIRE_FULL, "staged", 2 * BYTES, 2 * BYTES},
     {HP_ALL_REDUCE, false, false, HP_WIRE_BF16, "wire", BYTES + BYTES / 2, BYTES / 2 + BYTES},
     {HP_ALL_REDUCE, true, false, HP_WIRE_FP16, "wire", BYTES + BYTES / 2 + BYTES,
      BYTES / 2 + BYTES / 2 + BYTES},
@@ -71,7 +71,7 @@ static const known known_calls[] = {
     {HP_ALL_GATHER, false, true, HP_WIRE_FULL, "pull", BYTES, BYTES},
     {HP_ALL_GATHER, true, true, HP_WIRE_FULL, "staged", 2 * BYTES, 2 * BYTES},
     {HP_REDUCE_SCATTER, false, false, HP_WIRE_FULL, "pull", 2 * BYTES, BYTES},
-    {HP_REDUCE_SCATTER, true, false, HP_WIRE_FULL, "staged", 4 * BYTES, 3 * BYTES},
+    {HP_REDUCE_SCATTER, true, false, HP_WIRE_FULL, "staged", 3 * BYTES, 2 * BYTES},
     {HP_REDUCE_SCATTER, false, false, HP_WIRE_BF16, "wire", 3 * BYTES, 2 * BYTES},
     {HP_ALL_TO_ALL, false, false, HP_WIRE_FULL, "pull", 2 * BYTES, 2 * BYTES},
     {HP_ALL_TO_ALL, false, true, HP_WIRE_FULL, "staged", 2 * BYTES, 2 * BYTES},

@@ -6,90 +6,30 @@
  *           [abcd] [efgh] [ijkl] [mnop]      starting below itself, so that no two ranks
  *           [aeim] [bfjn] [cgko] [dhlp]      read from the same one at a time
  *
- * In place an output lies where peers still read, so that goes through cells: a piece of every part
- * is in the cell before the same piece of the output is written. Parts of any size (all_to_all_v)
- * are first found to fit: each rank sums a hash of what it sends less one of what it expects, and
- * the meeting adds these up; where they do not cancel, all look for the parts that differ.
+ * In place an output lies where peers still read, so that goes through cells: staged/exchange.c.
+ * Parts of any size (all_to_all_v) are first found to fit: each rank sums a hash of what it sends
+ * less one of what it expects, and the meeting adds these up; where they do not cancel, all look
+ * for the parts that differ.
  *
  * Steps: 2 (3 for all_to_all_v by pull). Bytes per rank: reads and writes n S, S being the mean
  * part. Source: Bruck et al. 1997 for the lower bound; direct reading has one step.
  */
 #include "../inside.h"
 
-typedef struct piece {
-    uint64_t begin, bytes; /* bytes */
-} piece;
-
-static piece piece_of(const hpi_run *run, const hpi_parts *parts, int i) {
-    const uint64_t begin = parts->counts ? parts->begins[i] : (uint64_t)i * run->c.count;
-    const uint64_t count = parts->counts ? parts->counts[i] : run->c.count;
-    return (piece){begin * run->in_size, count * run->in_size};
-}
-
-/* What this rank sends to rank j; what it gets of rank i. */
-static piece sent_to(const hpi_run *run, int j) {
-    return piece_of(run, &run->in_parts, j);
-}
-static piece got_of(const hpi_run *run, int i) {
-    return piece_of(run, &run->out_parts, i);
-}
-
-static void copy(void *to, const void *from, uint64_t bytes) {
-    if (bytes)
-        memcpy(to, from, bytes);
-}
-
-static void copy_own(const hpi_run *run) {
-    const piece from = sent_to(run, run->rank), to = got_of(run, run->rank);
+void hpi_exchange_own(const hpi_run *run) {
+    const hpi_piece from = hpi_sent_to(run, run->rank), to = hpi_got_of(run, run->rank);
     if (!run->is_in_place && to.bytes)
         memcpy((unsigned char *)run->c.out + to.begin,
                (const unsigned char *)run->c.in + from.begin, to.bytes);
 }
 
 hp_status hpi_exchange(hpi_run *run) {
-    const uint64_t begin = sent_to(run, run->rank).begin; /* of our part in every input */
-    copy_own(run);
+    const uint64_t begin = hpi_sent_to(run, run->rank).begin; /* of our part in every input */
+    hpi_exchange_own(run);
     for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + run->n - k) % run->n;
-        const piece to = got_of(run, peer);
+        const hpi_piece to = hpi_got_of(run, peer);
         memcpy((unsigned char *)run->c.out + to.begin, run->state->in[peer] + begin, to.bytes);
-    }
-    return HP_OK;
-}
-
-/* ---- through cells ---- */
-
-/* Bytes [at, at + room) of a piece, as far as it goes. */
-static uint64_t bytes_at(piece p, uint64_t at, uint64_t room) {
-    return p.bytes > at ? hpi_min(p.bytes - at, room) : 0;
-}
-
-/* A cell holds a piece of the part for every rank, side by side. */
-static void fill_cell(const hpi_run *run, unsigned char *cell, uint64_t at, uint64_t room) {
-    for (int j = 0; j < run->n; j++) {
-        const piece from = sent_to(run, j);
-        if (j != run->rank)
-            copy(cell + (uint64_t)j * room, (const unsigned char *)run->c.in + from.begin + at,
-                 bytes_at(from, at, room));
-    }
-}
-
-hp_status hpi_exchange_staged(hpi_run *run) {
-    HP_TRY(hpi_stage_open(run));
-    const uint64_t longest =
-        (run->what == HP_ALL_TO_ALL_V ? run->longest : run->c.count) * run->in_size;
-    const uint64_t room = run->state->cell_bytes / (uint64_t)run->n / 64 * 64;
-    copy_own(run);
-    for (uint64_t at = 0; at < longest; at += room) {
-        fill_cell(run, hpi_tick_begin(run), at, room);
-        hpi_tick_post(run);
-        for (int k = 1; k < run->n; k++) {
-            const int peer = (run->rank + run->n - k) % run->n;
-            const piece to = got_of(run, peer);
-            HP_TRY(hpi_tick_wait(run, peer));
-            copy((unsigned char *)run->c.out + to.begin + at,
-                 hpi_cell_of(run, peer) + (uint64_t)run->rank * room, bytes_at(to, at, room));
-        }
     }
     return HP_OK;
 }
@@ -109,10 +49,10 @@ hp_status hpi_exchange_v(hpi_run *run) {
     HP_TRY(hpi_stage_open(run));
     memcpy(table_begin(run), run->in_parts.begins, (size_t)run->n * sizeof(uint64_t));
     hpi_tick_post(run);
-    copy_own(run);
+    hpi_exchange_own(run);
     for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + run->n - k) % run->n;
-        const piece to = got_of(run, peer);
+        const hpi_piece to = hpi_got_of(run, peer);
         HP_TRY(hpi_tick_wait(run, peer));
         if (to.bytes)
             memcpy((unsigned char *)run->c.out + to.begin,

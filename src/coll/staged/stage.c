@@ -14,14 +14,16 @@
  */
 #include "../inside.h"
 
-enum { CELL_BYTES = 128 * 1024, LEAST_PART_BYTES = 1024 };
+/* A tick costs a switch to every rank where they share cores, so that cells grow with the ranks. */
+enum { RANK_BYTES = 64 * 1024, MOST_BYTES = 512 * 1024, LEAST_PART_BYTES = 1024 };
 
 hp_status hpi_stage_open(hpi_run *run) {
     hpi_coll_state *s = run->state;
     s->staged_seq = run->seq;
     if (s->cell_bytes)
         return HP_OK;
-    const uint64_t bytes = hpi_max(CELL_BYTES, (uint64_t)run->n * LEAST_PART_BYTES);
+    const uint64_t n = (uint64_t)run->n;
+    const uint64_t bytes = hpi_max(hpi_min(n * RANK_BYTES, MOST_BYTES), n * LEAST_PART_BYTES);
     HP_TRY(hpi_symm_alloc_inside(run->group, 2 * bytes, 64, &s->staging));
     for (int i = 0; i < run->n; i++) {
         void *cell = NULL;
@@ -79,7 +81,7 @@ hp_status hpi_gather_staged(hpi_run *run) {
         const uint64_t own_end = hpi_min(at + room, own_bytes);
         unsigned char *cell = hpi_tick_begin(run);
         if (at < own_end)
-            memcpy(cell, in + at, own_end - at);
+            hpi_copy(cell, in + at, own_end - at);
         hpi_tick_post(run);
         if (at < own_end && !run->is_in_place)
             hpi_part_scatter(run, run->rank, in + at, at, own_end);
@@ -102,74 +104,139 @@ hp_status hpi_broadcast_staged(hpi_run *run) {
         end = hpi_min(at + run->state->cell_bytes, run->in_bytes);
         unsigned char *cell = hpi_tick_begin(run);
         if (is_root)
-            memcpy(cell, data + at, end - at);
+            hpi_copy(cell, data + at, end - at);
         hpi_tick_post(run);
         HP_TRY(hpi_tick_wait_all(run));
         if (!is_root)
-            memcpy(data + at, hpi_cell_of(run, run->c.root), end - at);
+            hpi_copy(data + at, hpi_cell_of(run, run->c.root), end - at);
     }
     return HP_OK;
 }
 
-/* A cell holds a piece of every rank's part, side by side. */
+/* ---- reductions ---- */
+
+static void reduce(const hpi_run *run, void *const *out, int n_out, uint64_t count) {
+    hpi_coll_state *s = run->state;
+    const hpi_reduction r = {.kernel = hpi_kernel_of(run->c.dtype),
+                             .dtype = run->c.dtype,
+                             .out_dtype = run->c.out_dtype,
+                             .op = run->c.op,
+                             .n = run->n,
+                             .scratch = s->scratch};
+    hpi_reduce_into(&r, s->chunk, out, n_out, count, false);
+}
+
+/* Bytes [at, end) of this rank's part of its own input: where they lie, unless they are cut there.
+ */
+static const void *own_piece(const hpi_run *run, uint64_t at, uint64_t end, unsigned char *cell) {
+    uint64_t offset;
+    if (hpi_part_piece(run, run->rank, at, end, &offset) == end - at)
+        return (const unsigned char *)run->c.in + offset;
+    hpi_part_collect(run, run->rank, cell, at, end);
+    return cell;
+}
+
+/* A cell holds a piece of every other rank's part, side by side. */
 hp_status hpi_scatter_reduce_staged(hpi_run *run) {
     HP_TRY(hpi_stage_open(run));
     hpi_coll_state *s = run->state;
     const uint64_t longest = hpi_part_longest(run) * run->in_size;
     const uint64_t own_bytes = hpi_part_total(run, run->rank) * run->in_size;
     const uint64_t room = s->cell_bytes / (uint64_t)run->n / 64 * 64;
-    unsigned char *out = run->c.out;
+    const uint64_t own_at = (uint64_t)run->rank * room;
     for (uint64_t at = 0; at < longest; at += room) {
+        const uint64_t own_end = hpi_min(at + room, own_bytes);
         unsigned char *cell = hpi_tick_begin(run);
-        for (int i = 0; i < run->n; i++)
+        void *out = (unsigned char *)run->c.out + at / run->in_size * run->out_size;
+        for (int k = 1; k < run->n; k++) {
+            const int i = (run->rank + k) % run->n;
             hpi_part_collect(run, i, cell + (uint64_t)i * room, at,
                              hpi_min(at + room, hpi_part_total(run, i) * run->in_size));
+        }
         hpi_tick_post(run);
         HP_TRY(hpi_tick_wait_all(run));
         for (int i = 0; i < run->n; i++)
-            s->in[i] = hpi_cell_of(run, i) + (uint64_t)run->rank * room;
-        if (at < own_bytes)
-            hpi_reduce_span(run, 0, &out, 1, at / run->in_size * run->out_size,
-                            hpi_min(room, own_bytes - at) / run->in_size);
+            s->chunk[i] = hpi_cell_of(run, i) + own_at;
+        if (at >= own_end)
+            continue;
+        s->chunk[run->rank] = own_piece(run, at, own_end, cell + own_at);
+        reduce(run, &out, 1, (own_end - at) / run->in_size);
     }
     return HP_OK;
 }
 
-/* Two ticks for a chunk of `count` elements from `first` on: inputs, then the owners' results. */
-static hp_status reduce_staged_chunk(hpi_run *run, uint64_t first, uint64_t count) {
-    hpi_coll_state *s = run->state;
-    unsigned char *out = (unsigned char *)run->c.out + first * run->out_size;
+/* An all-reduce passes in chunks. The cell of a tick holds a chunk's inputs, and behind them this
+ * rank's sums of the chunk before it: so there is one tick more than chunks. */
+typedef struct chunk {
+    uint64_t first, count; /* elements of the vector */
+} chunk;
+
+static chunk chunk_at(const hpi_run *run, uint64_t index) {
+    const uint64_t step = hpi_reduce_staged_step(run);
+    const uint64_t first = hpi_min(index * step, run->c.count);
+    return (chunk){first, hpi_min(step, run->c.count - first)};
+}
+
+static uint64_t sums_at(const hpi_run *run) {
+    return run->state->cell_bytes / 2;
+}
+
+static void give_inputs(const hpi_run *run, chunk c, unsigned char *cell) {
+    const unsigned char *in = (const unsigned char *)run->c.in + c.first * run->in_size;
+    for (int k = 1; k < run->n; k++) {
+        uint64_t begin, end;
+        hpi_slice(run, c.count, (run->rank + k) % run->n, &begin, &end);
+        hpi_copy(cell + begin * run->in_size, in + begin * run->in_size,
+                 (end - begin) * run->in_size);
+    }
+}
+
+/* Of the inputs that lie in `cells`: to the own output and to the others. */
+static void sum_own(const hpi_run *run, chunk c, const void *const *cells, unsigned char *sums) {
     uint64_t begin, end;
-
-    memcpy(hpi_tick_begin(run), (const unsigned char *)run->c.in + first * run->in_size,
-           count * run->in_size);
-    hpi_tick_post(run);
-    HP_TRY(hpi_tick_wait_all(run));
+    hpi_slice(run, c.count, run->rank, &begin, &end);
     for (int i = 0; i < run->n; i++)
-        s->in[i] = hpi_cell_of(run, i);
+        run->state->chunk[i] = (const unsigned char *)cells[i] + begin * run->in_size;
+    run->state->chunk[run->rank] =
+        (const unsigned char *)run->c.in + (c.first + begin) * run->in_size;
+    void *const out[] = {(unsigned char *)run->c.out + (c.first + begin) * run->out_size, sums};
+    if (begin < end)
+        reduce(run, out, 2, end - begin);
+}
 
-    unsigned char *results = hpi_tick_begin(run);
-    hpi_slice(run, count, run->rank, &begin, &end);
-    hpi_reduce_span(run, begin * run->in_size, &results, 1, begin * run->out_size, end - begin);
-    hpi_tick_post(run);
-    for (int k = 0; k < run->n; k++) {
+static hp_status take_sums(hpi_run *run, chunk c) {
+    for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + k) % run->n;
+        uint64_t begin, end;
         HP_TRY(hpi_tick_wait(run, peer));
-        hpi_slice(run, count, peer, &begin, &end);
-        memcpy(out + begin * run->out_size, hpi_cell_of(run, peer) + begin * run->out_size,
-               (end - begin) * run->out_size);
+        hpi_slice(run, c.count, peer, &begin, &end);
+        hpi_copy((unsigned char *)run->c.out + (c.first + begin) * run->out_size,
+                 hpi_cell_of(run, peer) + sums_at(run), (end - begin) * run->out_size);
     }
     return HP_OK;
 }
 
 uint64_t hpi_reduce_staged_step(const hpi_run *run) {
-    return run->state->cell_bytes / hpi_max(run->in_size, run->out_size);
+    return run->state->cell_bytes / 2 / hpi_max(run->in_size, run->out_size);
 }
 
 hp_status hpi_reduce_staged(hpi_run *run) {
     HP_TRY(hpi_stage_open(run));
-    const uint64_t step = hpi_reduce_staged_step(run);
-    for (uint64_t at = 0; at < run->c.count; at += step)
-        HP_TRY(reduce_staged_chunk(run, at, hpi_min(step, run->c.count - at)));
+    hpi_coll_state *s = run->state;
+    const uint64_t n_chunks = hpi_ceil_div(run->c.count, hpi_reduce_staged_step(run));
+    for (uint64_t t = 0; t <= n_chunks; t++) {
+        for (int i = 0; i < run->n; i++)
+            s->in[i] = hpi_cell_of(run, i); /* of the tick before */
+        unsigned char *cell = hpi_tick_begin(run);
+        if (t < n_chunks)
+            give_inputs(run, chunk_at(run, t), cell);
+        if (t > 0)
+            sum_own(run, chunk_at(run, t - 1), (const void *const *)s->in, cell + sums_at(run));
+        hpi_tick_post(run);
+        if (t > 0)
+            HP_TRY(take_sums(run, chunk_at(run, t - 1)));
+        else
+            HP_TRY(hpi_tick_wait_all(run));
+    }
     return HP_OK;
 }
