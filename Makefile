@@ -24,6 +24,11 @@ test: ## every quick test (CI runs this)
 	@tools/build.sh $(BUILD)
 	@tools/run_tests.sh $(BUILD) -L quick
 
+bench: ## measure beside the peers that are here, write docs/performance.md (PART=all_reduce,...: these alone; ARGS=--quick)
+	@tools/setup.sh build
+	@tools/build.sh $(BUILD)
+	@tools/bench/run.py $(BUILD) --part "$(PART)" $(ARGS)
+
 soak: ## the long tests, test_*_full
 	@tools/setup.sh build test
 	@tools/build.sh $(BUILD)
@@ -51,8 +56,6 @@ docs: ## write the generated pages of docs/ again
 	@tools/gen_docs.sh $(BUILD)
 
 # What has no work behind it yet says so, and fails: a script must not take it for done.
-bench: ## (not yet) a table of speeds; until then hpperf measures any collective (docs/hpperf.md)
-	@echo "make bench: not there yet; $(BUILD)/bin/hpperf measures any collective (docs/hpperf.md)" >&2; exit 2
 cluster-test: ## (not yet) tests over several nodes; comes with the transports
 	@echo "make cluster-test: not there yet; it comes with the transports between nodes" >&2; exit 2
 python: ## (not yet) the Python package

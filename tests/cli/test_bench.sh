@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The writer of docs/performance.md on a few recorded rows: the strongest peer is found, what is below
+# its goal is marked, and plots are well formed. The real page keeps its markers. Nothing is measured.
+set -euo pipefail
+build=$1
+sample=tests/cli/bench_sample
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+command -v python3 >/dev/null || { echo "skipped: python3 is not there"; exit 77; }
+
+fail() {
+    echo "test_bench: $*" >&2
+    cat "$out/page.md" >&2 2>/dev/null || true
+    exit 1
+}
+has() { grep -qF -- "$1" "$out/page.md" || fail "expected: $1"; }
+
+echo "== tables"
+sed '/<!-- tools\/bench begins -->/,/<!-- tools\/bench ends -->/{/<!--/!d}' docs/performance.md >"$out/page.md"
+tools/bench/page.py "$sample" "$out/page.md"
+# the strongest is the one with the least ratio; our time is the median beside all of them
+has '| 64 KiB | 11.0 | 20.0 | 19.0 | 1.70 | 1.50 to 1.80 | 1.6 | 7.80 | 71% |'
+has '| 1 MiB | 100 | 300 | 151 | **1.50** | 1.40 to 1.60 | 1.9 | 64.6 | 65% |'
+has '- Below its ratio: 1 MiB: '
+has '- Below 85% of the limit: 64 KiB'
+has '| 64 B | 20.0 | 50.0 | 2.51 | 2.30 to 2.60 | 2 |'
+has '| - | 0.20 | 0.50 | 2.50 | 2.40 to 2.60 | 1.6 | 0.15 | 75% |'
+has '| 1 MiB | 250 | 200 | **0.80** | 0.70 to 0.90 | 1 |'
+has '| all_reduce | 1 MiB | 100 (1.00) | 110 (1.10) |'
+has '| all_reduce | 262144 | 100 | 80.0 (1.25) | 60.0 (0.75) |'
+has '| put | 1 MiB | 80.0 |'
+has 'add fp32 avx512 <12.5> GB/s'
+# shellcheck disable=SC2016 # markdown
+has '- `hprun -n 2 hpperf broadcast`: no end within 120 s'
+has '| gloo | does not run here: not installed / at all |'
+has '5 rows have a goal; 3 reach it, 2 are below'
+[ "$(grep -c '^<!-- tools/bench' "$out/page.md")" = 2 ] || fail "expected both markers"
+[ "$(sed '/begins -->/,$d' "$out/page.md")" = "$(sed '/begins -->/,$d' docs/performance.md)" ] ||
+    fail "expected the text before the marker as it was"
+awk -F'|' '/^\|/ { if (n && NF != n) exit 1; n = NF; next } { n = 0 }' "$out/page.md" ||
+    fail "expected tables whose rows have as many cells as their heads"
+
+echo "== plots"
+[ -s "$out/images/speed-all_reduce.svg" ] || fail "expected a plot"
+for plot in "$out"/images/*.svg docs/images/speed-*.svg; do
+    [ -e "$plot" ] || continue
+    python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$plot" || fail "expected XML: $plot"
+    [ "$(wc -c <"$plot")" -lt 20000 ] || fail "expected a small file: $plot"
+    ! grep -qE 'nan|inf"' "$plot" || fail "expected numbers in $plot"
+done
+[ "$(grep -c '<polyline' "$out/images/speed-all_reduce.svg")" = 4 ] || fail "expected ours, two peers, the limit"
+grep -q 'prefers-color-scheme: dark' "$out/images/speed-all_reduce.svg" || fail "expected dark colours too"
+
+echo "== twice is as once"
+cp "$out/page.md" "$out/once.md"
+tools/bench/page.py "$sample" "$out/page.md"
+cmp "$out/once.md" "$out/page.md" || fail "expected the same page"
+
+echo "== what is refused"
+echo "no markers" >"$out/other.md"
+! tools/bench/page.py "$sample" "$out/other.md" 2>"$out/said" || fail "expected a page with markers"
+grep -q 'once each' "$out/said" || fail "expected to be told about the markers"
+! tools/bench/run.py "$build" --part nonsense --no-page 2>"$out/said" || fail "expected a part that there is"
+grep -q 'expected a part of all_reduce, ' "$out/said" || fail "expected the parts"
+
+echo "== the plan"
+tools/bench/run.py "$build" --list --no-page --part dtypes,wire --peers '' >"$out/said" 2>&1 ||
+    fail "expected a list: $(cat "$out/said")"
+grep -qE '^\[4/4, [0-9]+ s\] wire-reduce_scatter$' "$out/said" || fail "expected 4 jobs: $(cat "$out/said")"

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+#
+# run.py - measure everything that docs/performance.md shows, and write it.
+#
+# usage: tools/bench/run.py BUILD [--part NAME,...] [--quick] [--missing] [--peers NAME,...]
+#                           [--before COMMAND] [--page FILE] [--no-page] [--list]
+#
+# Each job (jobs.py) leaves its rows in BUILD/bench/NAME.jsonl, whole or not at all, so a run may be
+# interrupted and go on with --missing. What was measured before stays until its part is measured
+# again. A peer that is not there, or cannot run, is said and left out. Needs nothing but Python.
+import argparse
+import datetime
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import jobs  # noqa: E402
+import page  # noqa: E402
+
+MOST_SECONDS = 120  # of one run of hpperf
+
+
+def fail(text):
+    print(f"bench: {text}", file=sys.stderr)
+    sys.exit(1)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description="Measure, and write docs/performance.md.")
+    parser.add_argument("build", help="the build folder")
+    parser.add_argument("--part", default="", help="these alone: " + ", ".join(jobs.parts()))
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and pairs: 4 minutes")
+    parser.add_argument("--missing", action="store_true", help="only what has no rows yet")
+    parser.add_argument("--peers", default="", help="these alone (default: all that run here)")
+    parser.add_argument("--before", default="", help="a command put before each hprun")
+    parser.add_argument("--page", default="docs/performance.md")
+    parser.add_argument("--no-page", action="store_true", help="measure alone")
+    parser.add_argument("--list", action="store_true", help="say what would be measured")
+    options = parser.parse_args()
+    options.part = [p for p in options.part.split(",") if p]
+    for part in options.part:
+        if part not in jobs.parts():
+            fail(f"expected a part of {', '.join(jobs.parts())}, given {part}")
+    return options
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.bin = os.path.join(options.build, "bin")
+        self.folder = os.path.join(options.build, "bench")
+        for program in ("hprun", "hpperf", "hpinfo"):
+            if not os.access(os.path.join(self.bin, program), os.X_OK):
+                fail(f"expected {self.bin}/{program}, it is not built")
+        os.makedirs(self.folder, exist_ok=True)
+
+    def hpperf(self, ranks, arguments):
+        """The JSON rows; else why there are none."""
+        command = [*shlex.split(self.options.before), os.path.join(self.bin, "hprun"), "-n",
+                   str(ranks), os.path.join(self.bin, "hpperf"), *arguments, "--json"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            return [], f"no end within {MOST_SECONDS} s"
+        rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        error = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[0]
+        return rows, error
+
+    def known_peers(self):
+        """The library's own list: hpperf names it where it refuses another name."""
+        _, error = self.hpperf(2, ["barrier", "--beside", "?"])
+        names = re.search(r"--beside to be one of ([a-z0-9, -]+?), given", error)
+        if not names:
+            fail(f"expected hpperf to name its peers, it said: {error}")
+        return names.group(1).split(", ")
+
+    def peers_here(self):
+        """Those that run, and why the others do not."""
+        wanted = [p for p in self.options.peers.split(",") if p] or self.known_peers()
+        versions, refusals = {}, {}
+        for peer in wanted:
+            rows, error = self.hpperf(2, ["barrier", "--beside", peer, "--pairs", "1", "-n", "1"])
+            if rows:
+                versions[peer] = rows[0].get("peer_version", "")
+            else:
+                refusals[peer] = error
+                print(f"bench: {peer} does not run here: {error}", flush=True)
+        return versions, refusals
+
+    def kept_machine(self):
+        """Of the rows that stay from an earlier run."""
+        try:
+            with open(self.path("machine"), encoding="utf-8") as file:
+                return json.loads(file.readline())
+        except (OSError, ValueError):
+            return {}
+
+    def machine(self):
+        said = subprocess.run([os.path.join(self.bin, "hpinfo"), "--json"], capture_output=True,
+                              text=True).stdout
+        return json.loads(said)
+
+    def path(self, name):
+        return os.path.join(self.folder, name + ".jsonl")
+
+    def keep(self, name, rows):
+        with open(self.path(name) + ".tmp", "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        os.replace(self.path(name) + ".tmp", self.path(name))
+
+    def measure(self, job):
+        kept = []
+        for arguments in job["runs"]:
+            rows, error = self.hpperf(job["ranks"], arguments)
+            command = " ".join(["hprun -n", str(job["ranks"]), "hpperf", *arguments])
+            kept += [dict(row, part=job["part"], command=command) for row in rows]
+            if error:
+                kept.append({"part": job["part"], "command": command, "peer": job["peer"],
+                             "failed": error})
+                print(f"bench: {command}: {error}", flush=True)
+        self.keep(job["name"], kept)
+
+    def measure_kernels(self):
+        """Every version of every kernel beside the plain loop: a test checks and times them."""
+        test = os.path.join(self.options.build, "tests", "unit", "test_kernel_versions")
+        if not os.path.exists(test):
+            print(f"bench: kernels: {test} is not built", flush=True)
+            return
+        done = subprocess.run([*shlex.split(self.options.before), test, "--time"],
+                              capture_output=True, text=True)
+        rows = [{"part": "kernels", "text": line} for line in done.stdout.splitlines()
+                if not re.match(r"\[[ =A-Z]", line)]
+        self.keep("kernels", rows)
+
+
+def main():
+    options = parse()
+    if not options.no_page and not os.path.exists(options.page):
+        fail(f"expected {options.page} to be a page with the two markers of page.py")
+    bench = Bench(options)
+    machine = bench.machine()
+    n_cores = machine["machine"]["cores_allowed"] or 1
+    needs_peers = not options.part or set(options.part) - jobs.ALONE
+    versions, refusals = bench.peers_here() if needs_peers else ({}, {})
+    wanted = [j for j in jobs.all_jobs(list(versions), n_cores, options.quick)
+              if not options.part or j["part"] in options.part]
+    if options.missing:
+        wanted = [j for j in wanted if not os.path.exists(bench.path(j["name"]))]
+    begin = time.monotonic()
+    for i, job in enumerate(wanted):
+        print(f"[{i + 1}/{len(wanted)}, {time.monotonic() - begin:.0f} s] {job['name']}", flush=True)
+        if not options.list:
+            bench.measure(job)
+    if options.list:
+        return
+    if not options.part or "kernels" in options.part:
+        bench.measure_kernels()
+    old = bench.kept_machine()
+    versions = {**old.get("peers", {}), **versions}
+    refusals = {name: why for name, why in {**old.get("refusals", {}), **refusals}.items()
+                if name not in versions}
+    bench.keep("machine", [dict(machine, peers=versions, refusals=refusals, quick=options.quick,
+                                date=datetime.date.today().isoformat())])
+    if not options.no_page:
+        page.write(bench.folder, options.page)
+
+
+if __name__ == "__main__":
+    main()
