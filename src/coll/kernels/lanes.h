@@ -130,46 +130,39 @@ INLINE u16s narrow(u32s v) {
 #endif
 }
 
-INLINE vec load_bf16(const unsigned char *from) {
-    return (vec)(widen(load_half(from)) << 16);
-}
-
-/* hpi_fp32_to_bf16. */
-INLINE u16s narrow_bf16(vec v) {
-    const u32s bits = (u32s)v, nan = (u32s)((fp32s)v != (fp32s)v);
-    const u32s rounded = bits + 0x7fffU + (bits >> 16 & 1U);
-    return narrow(pick(nan, bits | 0x400000U, rounded) >> 16);
-}
-
-/* Without an instruction a vector is converted by a call: inside the loops it would be long. */
-#if defined(__AVX2__) || defined(__aarch64__)
-#define INLINE_FP16 INLINE
+/* hpi_fp32_to_bf16, in the upper half of each lane; the lower half is of no meaning. */
+INLINE u32s round_to_bf16(vec v) {
+    const u32s bits = (u32s)v, rounded = bits + 0x7fffU + (bits >> 16 & 1U);
+#if defined(__AVX512BW__)
+    const __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+    return (u32s)_mm512_mask_or_epi32((__m512i)rounded, nan, (__m512i)bits,
+                                      _mm512_set1_epi32(0x400000));
 #else
-#define INLINE_FP16 static
+    return pick((u32s)((fp32s)v != (fp32s)v), bits | 0x400000U, rounded);
 #endif
+}
 
 /* The instructions round as floats.h does, a NaN keeps the upper bits of its payload, and denormals
- * count whatever the modes of the thread say. */
-INLINE_FP16 vec load_fp16(const unsigned char *from) {
+ * count whatever the modes of the thread say. Without one it is the code of floats.h on lanes. */
+INLINE vec widen_fp16(u16s half) {
 #if defined(__AVX512BW__)
-    return (vec)_mm512_cvtph_ps((__m256i)load_half(from));
+    return (vec)_mm512_cvtph_ps((__m256i)half);
 #elif defined(__AVX2__)
-    return (vec)_mm256_cvtph_ps((__m128i)load_half(from));
+    return (vec)_mm256_cvtph_ps((__m128i)half);
 #elif defined(__aarch64__)
-    return (vec)vcvt_f32_f16((float16x4_t)load_half(from));
+    return (vec)vcvt_f32_f16((float16x4_t)half);
 #else
-    uint16_t half[VECTOR / 4];
-    float wide[VECTOR / 4];
-    vec v;
-    memcpy(half, from, sizeof half);
-    for (int i = 0; i < VECTOR / 4; i++)
-        wide[i] = hpi_fp16_to_fp32(half[i]);
-    memcpy(&v, wide, sizeof v);
-    return v;
+    const u32s bits = widen(half), magnitude = bits & 0x7fffU, sign = (bits & 0x8000U) << 16;
+    const fp32s steps = __builtin_convertvector((s32s)magnitude, fp32s);
+    const u32s normal = (magnitude << 13) + (112U << 23), subnormal = (u32s)(steps * 0x1p-24F);
+    const u32s number = pick((u32s)(magnitude < 0x400U), subnormal, normal);
+    const u32s quiet = (u32s)(magnitude > 0x7c00U) & 0x400000U;
+    const u32s special = HPI_FP32_INFINITY | magnitude << 13 | quiet;
+    return (vec)(sign | pick((u32s)(magnitude >= 0x7c00U), special, number));
 #endif
 }
 
-INLINE_FP16 u16s narrow_fp16(vec v) {
+INLINE u16s narrow_fp16(vec v) {
 #if defined(__AVX512BW__)
     return (u16s)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__AVX2__)
@@ -177,12 +170,15 @@ INLINE_FP16 u16s narrow_fp16(vec v) {
 #elif defined(__aarch64__)
     return (u16s)vcvt_f16_f32((float32x4_t)v);
 #else
-    float wide[VECTOR / 4];
-    uint16_t half[VECTOR / 4];
-    memcpy(wide, &v, sizeof wide);
-    for (int i = 0; i < VECTOR / 4; i++)
-        half[i] = hpi_fp32_to_fp16(wide[i]);
-    return load_half((const unsigned char *)half);
+    const u32s bits = (u32s)v, magnitude = bits & 0x7fffffffU;
+    const u32s rounded = magnitude + 0xfffU + (magnitude >> 13 & 1U);
+    const u32s normal = (rounded >> 13) - (112U << 10);
+    const u32s subnormal = (u32s)((fp32s)magnitude + 0.5F) - 0x3f000000U; /* its step is 2^-24 */
+    const u32s any = pick((u32s)(magnitude < 0x38800000U), subnormal, normal);
+    const u32s number = pick((u32s)((s32s)any < 0x7c00), any, 0x7c00U - (u32s){0});
+    const u32s nan = 0x7e00U | (magnitude >> 13 & 0x3ffU);
+    const u32s small = pick((u32s)((s32s)magnitude > 0x7f800000), nan, number);
+    return narrow((bits >> 16 & 0x8000U) | small);
 #endif
 }
 
@@ -195,8 +191,51 @@ INLINE vec sum_fp32(vec a, vec b) {
     return (vec)((fp32s)a + (fp32s)b);
 }
 
+/* A NaN wins, as the sum, and +0 is greater than -0. */
+#if defined(__aarch64__)
+#define COMPARE(type, neon_type, letters)                                                          \
+    INLINE vec max_##type(vec a, vec b) {                                                          \
+        return (vec)vmaxq_##letters((neon_type)a, (neon_type)b);                                   \
+    }                                                                                              \
+    INLINE vec min_##type(vec a, vec b) {                                                          \
+        return (vec)vminq_##letters((neon_type)a, (neon_type)b);                                   \
+    }
+COMPARE(fp64, float64x2_t, f64)
+COMPARE(fp32, float32x4_t, f32)
+#elif defined(__x86_64__)
+/* Of equal numbers, and where one is a NaN, the instruction takes the second. So in both orders it
+ * gives both zeros, of which `and` makes +0 and `or` -0. */
+#if defined(__AVX512BW__)
+#define PACKED(name, letters) _mm512_##name##_##letters
+#elif defined(__AVX2__)
+#define PACKED(name, letters) _mm256_##name##_##letters
+#else
+#define PACKED(name, letters) _mm_##name##_##letters
+#endif
+#ifdef __AVX512BW__
+#define SUM_WHERE_NAN(letters, x, y, best)                                                         \
+    (vec) _mm512_mask_add_##letters(best, _mm512_cmp_##letters##_mask((x), (y), _CMP_UNORD_Q),     \
+                                    (x), (y))
+#else
+#define SUM_WHERE_NAN(letters, x, y, best)                                                         \
+    where_nan((vec)((x != x) | (y != y)), (vec)(x + y), (vec)best)
+INLINE vec where_nan(vec is_nan, vec sum, vec best) {
+    return (is_nan & sum) | (~is_nan & best);
+}
+#endif
+#define COMPARE(which, type, letters, join)                                                        \
+    INLINE vec which##_##type(vec a, vec b) {                                                      \
+        const type##s x = (type##s)a, y = (type##s)b;                                              \
+        const type##s first = PACKED(which, letters)(x, y), second = PACKED(which, letters)(y, x); \
+        return SUM_WHERE_NAN(letters, x, y, (type##s)((vec)first join(vec) second));               \
+    }
+COMPARE(max, fp64, pd, &)
+COMPARE(min, fp64, pd, |)
+COMPARE(max, fp32, ps, &)
+COMPARE(min, fp32, ps, |)
+#else
 /* Equal numbers differ at most in the sign of zero, which `and` clears and `or` keeps; what is
- * neither greater, less nor equal is a NaN, and so is its sum. */
+ * neither greater, less nor equal is a NaN. */
 #define COMPARE(name, floats, bits, better, join)                                                  \
     INLINE vec name(vec a, vec b) {                                                                \
         const floats x = (floats)a, y = (floats)b;                                                 \
@@ -210,6 +249,7 @@ COMPARE(max_fp64, fp64s, u64s, >, &)
 COMPARE(min_fp64, fp64s, u64s, <, |)
 COMPARE(max_fp32, fp32s, u32s, >, &)
 COMPARE(min_fp32, fp32s, u32s, <, |)
+#endif
 
 /* Sums wrap; `compared` says whether max and min see a sign. */
 #define INTEGER(name, wrapping, compared)                                                          \

@@ -13,20 +13,26 @@
 
 #include "lanes.h"
 
-typedef vec load_of(const unsigned char *from);
+/* What waits in registers: one vector, or two that are loaded and stored as one. */
+typedef struct acc {
+    vec v, w;
+} acc;
+
+typedef acc load_of(const unsigned char *from);
 typedef vec combine_of(vec a, vec b);
 typedef vec divide_of(vec v, double divisor, double reciprocal);
-typedef void store_of(unsigned char *to, vec v, bool streams);
+typedef void store_of(unsigned char *to, acc a, bool streams);
 
 typedef struct shape {
     load_of *load; /* elements as their sum type */
     combine_of *combine;
     divide_of *divide; /* NULL for integers */
     store_of *store;   /* narrowed */
-    uint64_t lanes, in_size, out_size;
+    bool has_two;
+    uint64_t lanes, in_size, out_size; /* lanes of an acc */
 } shape;
 
-/* ---- dividing and storing ---- */
+/* ---- dividing ---- */
 
 /* Both are the quotient rounded once: where the reciprocal is a number, they agree in every bit. */
 INLINE vec divide_fp32(vec v, double divisor, double reciprocal) {
@@ -36,55 +42,93 @@ INLINE vec divide_fp64(vec v, double divisor, double reciprocal) {
     return reciprocal != 0 ? (vec)((fp64s)v * reciprocal) : (vec)((fp64s)v / divisor);
 }
 
-INLINE void store_bf16(unsigned char *to, vec v, bool streams) {
-    store_half(to, narrow_bf16(v), streams);
+/* ---- loading and storing ---- */
+
+INLINE acc load_whole(const unsigned char *from) {
+    return (acc){.v = load(from)};
 }
-INLINE void store_fp16(unsigned char *to, vec v, bool streams) {
-    store_half(to, narrow_fp16(v), streams);
+INLINE acc load_fp16(const unsigned char *from) {
+    return (acc){.v = widen_fp16(load_half(from))};
+}
+INLINE acc load_bf16(const unsigned char *from) {
+    return (acc){.v = (vec)(widen(load_half(from)) << 16)};
+}
+/* A vector of bf16 lies in two of fp32, its even elements and its odd ones: no lane moves. */
+INLINE acc load_bf16_pairs(const unsigned char *from) {
+    const u32s both = (u32s)load(from);
+    return (acc){.v = (vec)(both << 16), .w = (vec)(both & 0xffff0000U)};
+}
+
+INLINE void store_whole(unsigned char *to, acc a, bool streams) {
+    store(to, a.v, streams);
+}
+INLINE void store_fp16(unsigned char *to, acc a, bool streams) {
+    store_half(to, narrow_fp16(a.v), streams);
+}
+INLINE void store_bf16(unsigned char *to, acc a, bool streams) {
+    store_half(to, narrow(round_to_bf16(a.v) >> 16), streams);
+}
+INLINE void store_bf16_pairs(unsigned char *to, acc a, bool streams) {
+    const u32s odd = round_to_bf16(a.w) & 0xffff0000U;
+    store(to, (vec)(round_to_bf16(a.v) >> 16 | odd), streams);
 }
 
 /* ---- the loop ---- */
 
-/* sum(b, e) = sum(b, m) + sum(m, e): the vectors at `at` of in[0..n), n being 1, 2, 4 or 8. */
-INLINE vec pair_at(shape s, const unsigned char *const *in, uint64_t at) {
-    return s.combine(s.load(in[0] + at), s.load(in[1] + at));
+INLINE acc combine(shape s, acc a, acc b) {
+    acc c = {.v = s.combine(a.v, b.v)};
+    if (s.has_two)
+        c.w = s.combine(a.w, b.w);
+    return c;
 }
-INLINE vec four_at(shape s, const unsigned char *const *in, uint64_t at) {
-    return s.combine(pair_at(s, in, at), pair_at(s, in + 2, at));
+
+INLINE acc divide(shape s, acc a, const hpi_pass *pass) {
+    acc c = {.v = s.divide(a.v, pass->divisor, pass->reciprocal)};
+    if (s.has_two)
+        c.w = s.divide(a.w, pass->divisor, pass->reciprocal);
+    return c;
 }
-INLINE vec tree_at(shape s, const unsigned char *const *in, int n, uint64_t at) {
+
+/* sum(b, e) = sum(b, m) + sum(m, e): what lies at `at` of in[0..n), n being 1, 2, 4 or 8. */
+INLINE acc pair_at(shape s, const unsigned char *const *in, uint64_t at) {
+    return combine(s, s.load(in[0] + at), s.load(in[1] + at));
+}
+INLINE acc four_at(shape s, const unsigned char *const *in, uint64_t at) {
+    return combine(s, pair_at(s, in, at), pair_at(s, in + 2, at));
+}
+INLINE acc tree_at(shape s, const unsigned char *const *in, int n, uint64_t at) {
     if (n == 1)
         return s.load(in[0] + at);
     if (n == 2)
         return pair_at(s, in, at);
-    return n == 4 ? four_at(s, in, at) : s.combine(four_at(s, in, at), four_at(s, in + 4, at));
+    return n == 4 ? four_at(s, in, at) : combine(s, four_at(s, in, at), four_at(s, in + 4, at));
 }
 
-enum { MOST_VECTORS = 4 };
+enum { MOST_ACCS = 4 };
 
-/* n_vectors vectors of each input, in_at and out_at bytes behind its begin. n_known is n where the
- * code is made for it, and 0 where any order of combining will do. */
+/* n_accs times the lanes of each input, in_at and out_at bytes behind its begin. n_known is n where
+ * the code is made for it, and 0 where any order of combining will do. */
 INLINE void reduce_block(shape s, const hpi_pass *pass, const unsigned char *const *in, int n_known,
-                         uint64_t in_at, void *const *out, uint64_t out_at, int n_vectors) {
+                         uint64_t in_at, void *const *out, uint64_t out_at, int n_accs) {
     const uint64_t in_step = s.lanes * s.in_size, out_step = s.lanes * s.out_size;
-    vec v[MOST_VECTORS];
+    acc a[MOST_ACCS];
 #pragma GCC unroll 4
-    for (int i = 0; i < n_vectors; i++)
-        v[i] = tree_at(s, in, n_known ? n_known : 1, in_at + (uint64_t)i * in_step);
+    for (int i = 0; i < n_accs; i++)
+        a[i] = tree_at(s, in, n_known ? n_known : 1, in_at + (uint64_t)i * in_step);
     for (int k = 1; !n_known && k < pass->n; k++)
 #pragma GCC unroll 4
-        for (int i = 0; i < n_vectors; i++)
-            v[i] = s.combine(v[i], s.load(in[k] + in_at + (uint64_t)i * in_step));
+        for (int i = 0; i < n_accs; i++)
+            a[i] = combine(s, a[i], s.load(in[k] + in_at + (uint64_t)i * in_step));
     if (s.divide && pass->divisor != 1) {
 #pragma GCC unroll 4
-        for (int i = 0; i < n_vectors; i++)
-            v[i] = s.divide(v[i], pass->divisor, pass->reciprocal);
+        for (int i = 0; i < n_accs; i++)
+            a[i] = divide(s, a[i], pass);
     }
     for (int k = 0; k < pass->n_out; k++) {
         unsigned char *to = (unsigned char *)out[k] + out_at;
 #pragma GCC unroll 4
-        for (int i = 0; i < n_vectors; i++)
-            s.store(to + (uint64_t)i * out_step, v[i], pass->is_streaming);
+        for (int i = 0; i < n_accs; i++)
+            s.store(to + (uint64_t)i * out_step, a[i], pass->is_streaming);
     }
 }
 
@@ -135,37 +179,24 @@ INLINE void reduce_rest(shape s, const hpi_pass *pass, const unsigned char *cons
 INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inputs, int n_known,
                          void *const *out, uint64_t begin, uint64_t end) {
     const hpi_pass pass = *given; /* ours: no store can change it, nor the array */
-    const int n_vectors = n_known > 2 ? 2 : MOST_VECTORS;
-    const uint64_t step = (uint64_t)n_vectors * s.lanes;
+    const int n_accs = n_known > 2 || s.has_two ? 2 : MOST_ACCS;
+    const uint64_t step = (uint64_t)n_accs * s.lanes;
     const unsigned char *in[HPI_LEAVES];
     uint64_t at = begin;
     for (int i = 0; i < (n_known ? n_known : pass.n); i++)
         in[i] = inputs[i];
     for (; end - at >= step; at += step)
-        reduce_block(s, &pass, in, n_known, at * s.in_size, out, at * s.out_size, n_vectors);
+        reduce_block(s, &pass, in, n_known, at * s.in_size, out, at * s.out_size, n_accs);
     if (at < end)
         reduce_rest(s, given, (const unsigned char *const *)inputs, n_known, out, at, end);
 }
 
 /* ---- all of them ---- */
 
-#define load_fp64 load
-#define load_fp32 load
-#define load_int64 load
-#define load_int32 load
-#define load_int8 load
-#define load_uint8 load
-
-#define SHAPE(op, in_name, sum_name, in_type, sum_type, out_type, divide, store)                   \
-    {                                                                                              \
-        load_##in_name, op##_##sum_name, divide, store, VECTOR / sizeof(sum_type),                 \
-            sizeof(in_type), sizeof(out_type)                                                      \
-    }
-
-#define SUM(in_name, sum_name, out_name, in_type, sum_type, out_type, divide, store)               \
+#define SUM(in_name, out_name, shape_of)                                                           \
     static void sum_##in_name##_##out_name(const hpi_pass *pass, const void *const *in,            \
                                            void *const *out, uint64_t begin, uint64_t end) {       \
-        const shape s = SHAPE(sum, in_name, sum_name, in_type, sum_type, out_type, divide, store); \
+        const shape s = shape_of;                                                                  \
         if (pass->n == 1)                                                                          \
             reduce_range(s, pass, in, 1, out, begin, end);                                         \
         else if (pass->n == 2)                                                                     \
@@ -176,30 +207,55 @@ INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inpu
             reduce_range(s, pass, in, 8, out, begin, end);                                         \
     }
 /* Neither divided nor, but for the payload of a NaN, dependent on the order. */
-#define PICK(op, in_name, sum_name, out_name, in_type, sum_type, out_type, store)                  \
+#define PICK(op, in_name, out_name, shape_of)                                                      \
     static void op##_##in_name##_##out_name(const hpi_pass *pass, const void *const *in,           \
                                             void *const *out, uint64_t begin, uint64_t end) {      \
-        const shape s = SHAPE(op, in_name, sum_name, in_type, sum_type, out_type, NULL, store);    \
+        const shape s = shape_of;                                                                  \
         reduce_range(s, pass, in, 0, out, begin, end);                                             \
     }
-#define OPS(in_name, sum_name, out_name, in_type, sum_type, out_type, divide, store)               \
-    SUM(in_name, sum_name, out_name, in_type, sum_type, out_type, divide, store)                   \
-    PICK(max, in_name, sum_name, out_name, in_type, sum_type, out_type, store)                     \
-    PICK(min, in_name, sum_name, out_name, in_type, sum_type, out_type, store)
-#define WHOLE(name, type, divide) OPS(name, name, name, type, type, type, divide, store)
+#define OPS(in_name, out_name, SHAPE)                                                              \
+    SUM(in_name, out_name, SHAPE(sum))                                                             \
+    PICK(max, in_name, out_name, SHAPE(max))                                                       \
+    PICK(min, in_name, out_name, SHAPE(min))
 
-WHOLE(fp64, double, divide_fp64)
-WHOLE(fp32, float, divide_fp32)
-WHOLE(int64, int64_t, NULL)
-WHOLE(int32, int32_t, NULL)
-WHOLE(int8, int8_t, NULL)
-WHOLE(uint8, uint8_t, NULL)
-OPS(fp16, fp32, fp32, uint16_t, float, float, divide_fp32, store)
-OPS(fp16, fp32, fp16, uint16_t, float, uint16_t, divide_fp32, store_fp16)
-OPS(fp32, fp32, fp16, float, float, uint16_t, divide_fp32, store_fp16)
-OPS(bf16, fp32, fp32, uint16_t, float, float, divide_fp32, store)
-OPS(bf16, fp32, bf16, uint16_t, float, uint16_t, divide_fp32, store_bf16)
-OPS(fp32, fp32, bf16, float, float, uint16_t, divide_fp32, store_bf16)
+/* load, combine, divide, store, has_two, lanes, in_size, out_size */
+#define FP64(op)                                                                                   \
+    { load_whole, op##_fp64, divide_fp64, store_whole, false, VECTOR / 8, 8, 8 }
+#define FP32(op)                                                                                   \
+    { load_whole, op##_fp32, divide_fp32, store_whole, false, VECTOR / 4, 4, 4 }
+#define INT64(op)                                                                                  \
+    { load_whole, op##_int64, NULL, store_whole, false, VECTOR / 8, 8, 8 }
+#define INT32(op)                                                                                  \
+    { load_whole, op##_int32, NULL, store_whole, false, VECTOR / 4, 4, 4 }
+#define INT8(op)                                                                                   \
+    { load_whole, op##_int8, NULL, store_whole, false, VECTOR, 1, 1 }
+#define UINT8(op)                                                                                  \
+    { load_whole, op##_uint8, NULL, store_whole, false, VECTOR, 1, 1 }
+#define FP16(op)                                                                                   \
+    { load_fp16, op##_fp32, divide_fp32, store_fp16, false, VECTOR / 4, 2, 2 }
+#define FP16_TO_FP32(op)                                                                           \
+    { load_fp16, op##_fp32, divide_fp32, store_whole, false, VECTOR / 4, 2, 4 }
+#define FP32_TO_FP16(op)                                                                           \
+    { load_whole, op##_fp32, divide_fp32, store_fp16, false, VECTOR / 4, 4, 2 }
+#define BF16(op)                                                                                   \
+    { load_bf16_pairs, op##_fp32, divide_fp32, store_bf16_pairs, true, VECTOR / 2, 2, 2 }
+#define BF16_TO_FP32(op)                                                                           \
+    { load_bf16, op##_fp32, divide_fp32, store_whole, false, VECTOR / 4, 2, 4 }
+#define FP32_TO_BF16(op)                                                                           \
+    { load_whole, op##_fp32, divide_fp32, store_bf16, false, VECTOR / 4, 4, 2 }
+
+OPS(fp64, fp64, FP64)
+OPS(fp32, fp32, FP32)
+OPS(int64, int64, INT64)
+OPS(int32, int32, INT32)
+OPS(int8, int8, INT8)
+OPS(uint8, uint8, UINT8)
+OPS(fp16, fp16, FP16)
+OPS(fp16, fp32, FP16_TO_FP32)
+OPS(fp32, fp16, FP32_TO_FP16)
+OPS(bf16, bf16, BF16)
+OPS(bf16, fp32, BF16_TO_FP32)
+OPS(fp32, bf16, FP32_TO_BF16)
 
 /* From in_name to out_name, by sum, max and min. */
 #define ROW(in_name, out_name)                                                                     \
