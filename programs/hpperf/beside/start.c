@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_WORDS = 128, PATH_SIZE = 4096 };
+enum { MOST_WORDS = 128, PATH_SIZE = 4096, LINE_SIZE = 32768 };
 
 /* ---- what is where ---- */
 
@@ -34,32 +34,30 @@ static void own_folder(char *out, size_t size) {
         slash[1] = 0;
 }
 
-/* Of the row's words, where they are: in the peers' folder, beside this program's, or beside this
- * program, or a bare name. */
-static void place_of(const char *word, bool is_program, char *out, size_t size) {
+/* Of a row's file, where it is; as it stands, when it is looked for in PATH. */
+static void place_of(const char *file, char *out, size_t size) {
     char folder[PATH_SIZE] = "";
-    const bool is_in_peers = strchr(word, '/') != NULL;
-    if (is_in_peers || is_program)
+    const bool is_own = strncmp(file, "./", 2) == 0, is_in_peers = !is_own && strchr(file, '/');
+    if (is_own || is_in_peers)
         own_folder(folder, sizeof folder);
-    snprintf(out, size, "%s%s%s", folder, is_in_peers ? "../peers/" : "", word);
+    snprintf(out, size, "%s%s%s", folder, is_in_peers ? "../peers/" : "", is_own ? file + 2 : file);
 }
 
-static hp_status expect(bool is_there, const beside_row *row, const char *what, const char *then) {
-    if (is_there)
+static hp_status look_for(const beside_row *row, const char *file, const char *then) {
+    char place[2 * PATH_SIZE];
+    place_of(file, place, sizeof place);
+    if (!strchr(place, '/') || access(place, R_OK) == 0)
         return HP_OK;
     return fail(HP_ERR_STATE,
-                "expected %s for --beside %s, it is not there; tools/setup.sh %s installs "
-                "it%s",
-                what, row->name, row->group, then);
+                "expected %s for --beside %s, there is none; tools/setup.sh %s installs it%s",
+                place, row->name, row->group, then);
 }
 
-/* A bare name of a launcher is looked for by execvp, which fails in the child. */
+/* A bare name is looked for by execvp, which fails in the child. */
 hp_status beside_look(const beside_row *row) {
-    char launcher[2 * PATH_SIZE], program[2 * PATH_SIZE];
-    place_of(row->launcher, false, launcher, sizeof launcher);
-    place_of(row->program, true, program, sizeof program);
-    TRY(expect(!strchr(launcher, '/') || access(launcher, X_OK) == 0, row, launcher, ""));
-    return expect(access(program, R_OK) == 0, row, program, ", then build again");
+    TRY(look_for(row, row->launcher, ""));
+    TRY(look_for(row, row->interpreter ? row->interpreter : row->launcher, ""));
+    return look_for(row, row->program, ", then build again");
 }
 
 /* ---- the child ---- */
@@ -101,15 +99,33 @@ static void set_environment(const beside_row *row, char *text) {
         putenv(w);
 }
 
+/* Behind what is there, with a space. */
+static void append(char *line, const char *words) {
+    const size_t length = strlen(line);
+    snprintf(line + length, LINE_SIZE - length, "%s ", words ? words : "");
+}
+
+static void append_file(char *line, const char *file) {
+    char place[2 * PATH_SIZE] = "";
+    if (file)
+        place_of(file, place, sizeof place);
+    append(line, place);
+}
+
 static void become(const beside_row *row, int n_ranks, const char *token, const char *arguments) {
-    char line[4 * PATH_SIZE], launcher[2 * PATH_SIZE], program[2 * PATH_SIZE],
-        environment[PATH_SIZE];
+    char line[LINE_SIZE] = "", environment[PATH_SIZE], numbers[128];
     char *words[MOST_WORDS + 1] = {0};
-    place_of(row->launcher, false, launcher, sizeof launcher);
-    place_of(row->program, true, program, sizeof program);
     set_environment(row, environment);
-    snprintf(line, sizeof line, "%s -n %d %s %s %s %s --token %s", launcher, n_ranks, row->options,
-             n_cores() >= n_ranks ? row->pinned : row->shared, program, arguments, token);
+    append_file(line, row->launcher);
+    snprintf(numbers, sizeof numbers, "-n %d", n_ranks);
+    append(line, numbers);
+    append(line, row->options);
+    append(line, n_cores() >= n_ranks ? row->pinned : row->shared);
+    append_file(line, row->interpreter);
+    append_file(line, row->program);
+    append(line, arguments);
+    snprintf(numbers, sizeof numbers, "--token %s", token);
+    append(line, numbers);
     add_words(line, words, 0);
     if (words[0]) /* a row has a launcher */
         execvp(words[0], words);

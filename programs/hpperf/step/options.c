@@ -86,6 +86,9 @@ static hp_status parse_modes(const char *text, step_options *o) {
 
 static hp_status parse_beside(const char *text, step_options *o) {
     o->beside = beside_find(text);
+    if (o->beside && o->beside->has_no)
+        return fail(HP_ERR_ARGUMENT, "expected an MPI for --beside of hpperf step, given \"%s\"",
+                    text);
     return o->beside ? HP_OK : HP_ERR_ARGUMENT;
 }
 
