@@ -39,6 +39,7 @@ static hp_status ring_open(hpi_run *run) {
         (unsigned char *)hpi_world_segment(hp_group_world(run->group),
                                            hp_group_world_rank(run->group, run->rank), &bytes) +
         hpi_outbox_offset(cast->box);
+    memset(cast->cells, 0, HPI_CAST_BYTES); /* its pages are there from now on */
     return HP_OK;
 }
 
@@ -133,6 +134,18 @@ static void say_quietly(hpi_run *run) {
     hpi_said_put(run->group, run->seq);
 }
 
+/* From two places at once, so that two pages are fetched ahead of it: from caches further out that
+ * is up to twice as fast. */
+static void copy_out(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+    enum { STEP = 256 };
+    const uint64_t half = bytes / 2 / STEP * STEP;
+    for (uint64_t at = 0; at < half; at += STEP) {
+        memcpy(to + at, from + at, STEP);
+        memcpy(to + half + at, from + half + at, STEP);
+    }
+    memcpy(to + 2 * half, from + 2 * half, bytes - 2 * half);
+}
+
 static hp_status read_piece(const hpi_run *run, const unsigned char *cells, uint64_t at,
                             uint64_t bytes) {
     hpi_cast *cast = cast_of(run);
@@ -141,7 +154,7 @@ static hp_status read_piece(const hpi_run *run, const unsigned char *cells, uint
     if (run->in_bytes > HPI_PIECE_BYTES)
         HP_TRY(hpi_line_wait(run->group, run->c.root, HPI_LINE_CAST, cast->position + lines,
                              run->name));
-    memcpy((unsigned char *)run->c.out + at, cell, bytes);
+    copy_out((unsigned char *)run->c.out + at, cell, bytes);
     pass_piece(run, lines, false);
     return HP_OK;
 }
