@@ -2,8 +2,8 @@
  *
  * hpinfo.c - what this machine can do, which limits a job will hit, the options, the version.
  *
- * Everything comes from the library: hp_machine_read, hp_machine_plan, hp_is_available and
- * hp_option_at. Here it is only laid out.
+ * Everything comes from the library: hp_machine_read, hp_machine_plan, hp_is_available,
+ * hp_option_at and hp_coll_choice_get. Here it is only laid out.
  */
 #include "standard.h"
 
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXIT_CANNOT = 1, EXIT_USAGE = 64, KEY_OPTIONS = 256, KEY_JSON };
+enum { EXIT_CANNOT = 1, EXIT_USAGE = 64, KEY_OPTIONS = 256, KEY_ALGORITHMS, KEY_JSON };
 
 static const char doc[] =
     "Say what this machine has, which limits a job of N ranks on it will hit, how large a heap "
@@ -27,18 +27,24 @@ static const char doc[] =
     "Examples:\n"
     "  hpinfo -n 8\n"
     "  hpinfo --options\n"
+    "  hpinfo --algorithms -n 2\n"
     "  hpinfo --json | jq .job.heap_bytes\n";
 
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "How many ranks (default: the cores that this process may use)", 0},
     {"options", KEY_OPTIONS, 0, 0,
      "The options of the library: what each is now, where that comes from, what it takes", 0},
+    {"algorithms", KEY_ALGORITHMS, 0, 0,
+     "Which algorithm each collective runs, from 8 bytes to 64M, and why (without -n for 2, 4 and "
+     "8 "
+     "ranks)",
+     0},
     {"json", KEY_JSON, 0, 0, "The same as JSON; sizes are bytes, what is unlimited is null", 0},
     {0, 0, 0, 0, 0, 0}};
 
 typedef struct command {
     int n_ranks; /* 0: as many as cores */
-    bool shows_options, is_json;
+    bool shows_options, shows_algorithms, is_json;
 } command;
 
 static int parse_ranks(struct argp_state *state, const char *text) {
@@ -58,6 +64,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case KEY_OPTIONS:
         c->shows_options = true;
+        return 0;
+    case KEY_ALGORITHMS:
+        c->shows_algorithms = true;
         return 0;
     case KEY_JSON:
         c->is_json = true;
@@ -108,9 +117,19 @@ static void find_out(const command *c, report *r) {
     look_at_matmul(r);
 }
 
+static bool print_algorithms(const command *c) {
+    const int usual[ALGORITHMS_RANKS] = {2, 4, 8}, asked[ALGORITHMS_RANKS] = {c->n_ranks};
+    const int *ranks = c->n_ranks ? asked : usual;
+    if (!(c->is_json ? print_algorithms_json : print_algorithms_text)(ranks, stdout))
+        return true;
+    fprintf(stderr, "hpinfo: %s\n", hp_last_error());
+    return false;
+}
+
 int main(int argc, char **argv) {
     const struct argp parser = {options, parse, NULL, doc, NULL, NULL, NULL};
     command c = {0};
+    bool is_good = true;
     report r;
     memset(&r, 0, sizeof r);
     open_missing_stdio();
@@ -119,11 +138,13 @@ int main(int argc, char **argv) {
     argp_parse(&parser, argc, argv, 0, NULL, &c);
     if (c.shows_options) {
         (c.is_json ? print_options_json : print_options_text)(stdout);
+    } else if (c.shows_algorithms) {
+        is_good = print_algorithms(&c);
     } else {
         find_out(&c, &r);
         (c.is_json ? print_json : print_text)(&r, stdout);
+        is_good = r.is_available && r.can_start;
     }
     const bool is_written = !fflush(stdout) && !ferror(stdout);
-    const bool is_good = c.shows_options || (r.is_available && r.can_start);
     return is_written && is_good ? 0 : EXIT_CANNOT;
 }

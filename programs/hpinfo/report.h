@@ -26,4 +26,10 @@ void print_options_text(FILE *file);
 void print_json(const report *r, FILE *file);
 void print_options_json(FILE *file);
 
+/* algorithms.c: `ranks` holds numbers of ranks, 0 behind the last. Errors: ARGUMENT, of
+ * HYPER_PARALLEL_THRESHOLDS. */
+enum { ALGORITHMS_RANKS = 3 };
+hp_status print_algorithms_text(const int *ranks, FILE *file);
+hp_status print_algorithms_json(const int *ranks, FILE *file);
+
 #endif

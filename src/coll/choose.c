@@ -112,41 +112,48 @@ static void add(text *t, const char *format, ...) {
     t->used = hpi_min(t->used + (size_t)(length < 0 ? 0 : length), t->size - 1);
 }
 
-static void add_threshold(text *t, const hpi_run *run, const char *before,
+static void add_threshold(text *t, const hpi_run *run, const char *before, const char *word,
                           hpi_threshold threshold) {
     static const char suffixes[] = "KMGT";
     uint64_t bytes = run->state->thresholds[threshold];
     int n = 0;
     for (; n < 4 && bytes != 0 && bytes % 1024 == 0; n++)
         bytes /= 1024;
-    add(t, "%s%s=%llu%.*s", before, hpi_threshold_name(threshold), (unsigned long long)bytes, n > 0,
-        &suffixes[n - (n > 0)]);
+    add(t, "%s%s%s=%llu%.*s", before, word, hpi_threshold_name(threshold),
+        (unsigned long long)bytes, n > 0, &suffixes[n - (n > 0)]);
 }
 
-static void add_range(text *t, const hpi_run *run, const hpi_algorithm *a) {
+/* "from lines=2K to stream=16M", behind `before`; nothing of a row without a range. */
+static void add_range(text *t, const hpi_run *run, const char *before, const hpi_algorithm *a) {
     if (a->from != HPI_FROM_ANY)
-        add_threshold(t, run, ", from ", a->from);
+        add_threshold(t, run, before, "from ", a->from);
     if (a->to != HPI_FROM_ANY)
-        add_threshold(t, run, a->from != HPI_FROM_ANY ? " to " : ", below ", a->to);
+        add_threshold(t, run, a->from != HPI_FROM_ANY ? "" : before,
+                      a->from != HPI_FROM_ANY ? " to " : "below ", a->to);
 }
 
-/* "inputs and outputs are in symmetric memory, from lines=2K; not words, lines" */
+/* The rows that come before the one that was chosen, those that the call is out of range of with
+ * their range. */
+static void add_passed_over(text *t, const hpi_run *run) {
+    for (const hpi_algorithm *a = hpi_algorithms; a != run->algorithm; a++) {
+        if (a->what != run->what)
+            continue;
+        add(t, "; not %s", a->name);
+        if (needs_met(run, a->needs))
+            add_range(t, run, ", which runs ", a);
+    }
+}
+
+/* "inputs and outputs are in symmetric memory, from lines=2K; not words" */
 void hpi_choice_explain(const hpi_run *run, char *out_text, size_t size) {
     text t = {out_text, size, 0};
     const hpi_algorithm *a = run->algorithm;
-    const char *before = "; not ";
     add(&t, "%s", needs_words[a->needs]);
-    add_range(&t, run, a);
+    add_range(&t, run, ", ", a);
     if (hpi_only_of(run))
         add(&t, "; forced");
-    for (const hpi_algorithm *other = hpi_algorithms; other != a && !hpi_only_of(run); other++) {
-        if (other->what != run->what)
-            continue;
-        add(&t, "%s%s", before, other->name);
-        if (needs_met(run, other->needs))
-            add_range(&t, run, other);
-        before = ", ";
-    }
+    else
+        add_passed_over(&t, run);
 }
 
 /* ---- a call that nobody makes ---- */

@@ -48,6 +48,29 @@ SYMMETRIC_MEMORY_HEAP_SIZZE=64M "$build/bin/hprun" -n 1 "$hpinfo" --options >"$o
 sed -n 's/^| `\([A-Z_]*\)` .*/\1/p' docs/options.md | sort | cmp - "$out/listed" ||
     fail "expected the options of docs/options.md"
 
+echo "== which algorithm runs, and why"
+"$hpinfo" --algorithms -n 2 >"$out/said" || fail "expected exit status 0, given $?"
+for op in all_reduce reduce_scatter all_gather all_to_all broadcast all_gather_v; do has "^$op$"; done
+has '^  stream +[0-9]+[KMG]? '
+has '^  symmetric memory, ranks: 2'
+has '^    8 to 32 +words +1 step; '
+has '^    .* to 64M +push +2 steps; inputs and outputs are in symmetric memory; not words'
+! grep -qE ' $' "$out/said" || fail "expected no blanks at the ends of lines"
+"$hpinfo" --algorithms --json >"$out/json"
+jq -e 'all(.[]; .from_bytes <= .to_bytes and (.why | length > 0) and (.algorithm | length > 0)) and
+    ([.[].ranks] | unique) == [2, 4, 8]' "$out/json" >"$out/said" || fail "$(cat "$out/json")"
+# the ranges of one setting leave no size out
+jq -e 'group_by([.op, .ranks, .crowded, .memory, .in_place]) | all(.[];
+    sort_by(.from_bytes) | . as $r | .[0].from_bytes == ([8, .[0].ranks] | max) and .[-1].to_bytes == 67108864 and
+    all(range(1; length); $r[.].from_bytes - $r[. - 1].to_bytes <= $r[.].ranks))' "$out/json" \
+    >"$out/said" || fail "expected ranges without gaps: $(cat "$out/json")"
+HYPER_PARALLEL_THRESHOLDS=stream=5M "$hpinfo" --algorithms -n 2 >"$out/said"
+has '^  in place of them: HYPER_PARALLEL_THRESHOLDS=stream=5M$'
+status=0
+HYPER_PARALLEL_THRESHOLDS=nonsense "$hpinfo" --algorithms >"$out/said" 2>&1 || status=$?
+[ $status -eq 1 ] || fail "expected 1 for an option that is none, given $status"
+has 'expected HYPER_PARALLEL_THRESHOLDS to be NAME=BYTES'
+
 echo "== limits are those that a job hits"
 (ulimit -n 64 && "$hpinfo" --json -n 40) >"$out/json"
 most=$(jq .job.most_ranks "$out/json")
