@@ -9,8 +9,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { PAGE = 4096, SPOILED = 0xa5 };
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, SPOILED = 0xa5 };
 
 /* ---- taking ---- */
 
@@ -25,10 +26,12 @@ static hp_status buffer_open(bench *b, uint64_t bytes, bool is_private, buffer *
     void *data;
     bytes += b->o->misalign_bytes;
     if (is_private) {
-        out->ordinary = aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
+        const size_t size = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+        out->ordinary = aligned_alloc(HUGE_PAGE, size);
         if (!out->ordinary)
             return fail(HP_ERR_MEMORY, "expected %llu bytes of memory for a buffer",
                         (unsigned long long)bytes);
+        (void)madvise(out->ordinary, size, MADV_HUGEPAGE); /* as the peers' memory is */
         data = out->ordinary;
     } else {
         TRY(hp_symm_alloc(b->world, b->group, bytes, PAGE, &out->symm));

@@ -63,8 +63,9 @@ hp_status hpi_exchange_direct(hpi_run *run) {
 
 /* ---- reductions ---- */
 
-/* What is fetched of one peer at a time. All of it, and the sum, stay in a second-level cache. */
-enum { FETCH_BYTES = 64 * 1024, LEAST_FETCH_BYTES = 4 * 1024, ALL_FETCHED_BYTES = 512 * 1024 };
+/* What is fetched of one peer at a time: a call is dear, and all of it should stay in a
+ * second-level cache. */
+enum { FETCH_BYTES = 256 * 1024, LEAST_FETCH_BYTES = 4 * 1024, ALL_FETCHED_BYTES = 512 * 1024 };
 
 static uint64_t fetch_bytes(int n) {
     const uint64_t share = ALL_FETCHED_BYTES / (uint64_t)n / 64 * 64;
@@ -155,7 +156,7 @@ static hp_status fetch_sums(const hpi_run *run, int peer, uint64_t first, uint64
 }
 
 uint64_t hpi_reduce_direct_step(const hpi_run *run) {
-    enum { ROUND_BYTES = 1 << 20 };
+    enum { ROUND_BYTES = 4 << 20 };
     return ROUND_BYTES / hpi_max(run->in_size, run->out_size);
 }
 
