@@ -7,6 +7,7 @@
  * hold to arithmetic in double; sums of more come from the oracle. Every value of 16 bits meets
  * every special one. The last case prints how fast each version is, and asserts nothing about it.
  */
+#include "base/convert.h"
 #include "coll/kernels/kernels.h"
 #include "support/oracle.h"
 
@@ -258,6 +259,117 @@ static void special_values_in_pairs(void **state) {
     check_pairs(HP_UINT8, bytes, 256);
 }
 
+/* ---- fp8 ---- */
+
+static uint8_t encoded(int format, float f) {
+    return format == 0 ? hpi_fp32_to_e4m3(f) : hpi_fp32_to_e5m2(f);
+}
+static float decoded(int format, uint8_t code) {
+    return format == 0 ? hpi_e4m3_to_fp32(code) : hpi_e5m2_to_fp32(code);
+}
+
+/* Every code, at each of these scales and with every rest of a vector. */
+static void fp8_is_decoded(void **state) {
+    static const float scales[] = {1, 0.5F, 0x1p120F, -3, 0x1p-140F, 0x1p-120F};
+    uint8_t codes[256];
+    float expected[256], got[256 + 1];
+    (void)state;
+    for (int i = 0; i < 256; i++)
+        codes[i] = (uint8_t)i;
+    for (int format = 0; format < 2; format++)
+        for (size_t s = 0; s < sizeof scales / sizeof *scales; s++) {
+            for (int i = 0; i < 256; i++)
+                expected[i] = decoded(format, codes[i]) * scales[s];
+            FOR_EACH_VERSION(v)
+            for (uint64_t first = 0; first < 40; first++) {
+                const uint64_t count = 256 - first;
+                got[count] = 7;
+                v->fp8[format].decode(codes + first, scales[s], got, count);
+                check_same(v, "decoded fp8", format, HP_FP32, got, expected + first, count);
+                assert_true(got[count] == 7);
+            }
+        }
+}
+
+/* All upper halves of an fp32, with lower halves next to a tie, times a few factors. */
+static void fp8_is_encoded(void **state) {
+    static const uint32_t lower[] = {0, 1, 0x8000, 0xffff};
+    static const float factors[][2] = {{1, 1}, {0.5F, 0.5F}, {0x1p100F, 0x1p40F}};
+    static uint32_t bits[N_HALVES];
+    static uint8_t expected[N_HALVES], got[N_HALVES];
+    (void)state;
+    for (int format = 0; format < 2; format++)
+        for (int l = 0; l < 4; l++)
+            for (int f = 0; f < 3; f++) {
+                const float one = factors[f][0], two = factors[f][1];
+                for (uint32_t i = 0; i < N_HALVES; i++) {
+                    bits[i] = i << 16 | lower[l];
+                    expected[i] = encoded(format, hpi_fp32_of_bits(bits[i]) * one * two);
+                }
+                FOR_EACH_VERSION(v) {
+                    v->fp8[format].encode(bits, one, two, got, N_HALVES);
+                    assert_memory_equal(got, expected, sizeof got);
+                    memset(got, 0, 64);
+                    v->fp8[format].encode(bits + 5, one, two, got, 37);
+                    assert_memory_equal(got, expected + 5, 37);
+                    assert_int_equal(got[37], 0);
+                }
+            }
+}
+
+static void the_largest_of_a_block_is_found(void **state) {
+    uint32_t bits[140];
+    (void)state;
+    for (uint64_t count = 0; count <= 140; count++) {
+        uint32_t expected = 0;
+        oracle_fill(HP_FP32, bits, count, count + 1);
+        for (uint64_t i = 0; i < count; i++)
+            if ((bits[i] & 0x7fffffffU) < HPI_FP32_INFINITY && (bits[i] & 0x7fffffffU) > expected)
+                expected = bits[i] & 0x7fffffffU;
+        FOR_EACH_VERSION(v)
+        assert_int_equal(v->fp8[count % 2].largest_finite(bits, count), expected);
+    }
+}
+
+/* ---- conversions ---- */
+
+/* Each loop against that which every processor has, from every value of 16 bits, from all upper
+ * halves of fp32 next to ties, and from these as fp64; the bits of NaN too. */
+static void conversions_agree(void **state) {
+    enum { COUNT = 3 * N_HALVES };
+    static uint32_t wide[COUNT];
+    static uint16_t half[COUNT];
+    static double widest[COUNT];
+    static uint64_t expected[COUNT + 1], got[COUNT + 1];
+    const void *const in[] = {widest, wide, half, half};
+    (void)state;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        half[i] = (uint16_t)i;
+        wide[i] = i % N_HALVES << 16 | (i / N_HALVES == 0   ? 0
+                                        : i / N_HALVES == 1 ? 0x1000
+                                                            : 0x1001);
+        widest[i] = (double)hpi_fp32_of_bits(wide[i]) * (1 + (i % 3) * 0x1p-40);
+    }
+    for (hp_dtype from = HP_FP64; from <= HP_BF16; from++)
+        for (hp_dtype to = HP_FP64; to <= HP_BF16; to++) {
+            int last = 0;
+            while (hpi_convert_loop_of(from, to, last + 1))
+                last++;
+            hpi_convert_loop *const plain = hpi_convert_loop_of(from, to, last);
+            for (int version = 0; version < last; version++)
+                for (uint64_t skipped = 0; skipped < 40; skipped += skipped < 18 ? 1 : 7) {
+                    const uint64_t count = skipped ? 300 - skipped : COUNT;
+                    const unsigned char *at = in[from];
+                    at += skipped * hp_dtype_size(from);
+                    memset(got, 0, (count + 1) * sizeof *got);
+                    memset(expected, 0, (count + 1) * sizeof *expected);
+                    plain(at, expected, count);
+                    hpi_convert_loop_of(from, to, version)(at, got, count);
+                    assert_memory_equal(got, expected, (count + 1) * sizeof *got);
+                }
+        }
+}
+
 /* ---- hpi_reduce_into: the tree, any length and place ---- */
 
 enum { MOST_N = 17, MOST_OUT = 3, ROOM = 40000 };
@@ -438,6 +550,10 @@ int main(void) {
         cmocka_unit_test(every_half_is_widened),
         cmocka_unit_test(fp32_is_narrowed),
         cmocka_unit_test(special_values_in_pairs),
+        cmocka_unit_test(fp8_is_decoded),
+        cmocka_unit_test(fp8_is_encoded),
+        cmocka_unit_test(the_largest_of_a_block_is_found),
+        cmocka_unit_test(conversions_agree),
         cmocka_unit_test(any_length_and_place),
         cmocka_unit_test(quotients_are_rounded_once),
         cmocka_unit_test(speeds),

@@ -9,7 +9,8 @@
 #error "expected the flags of AVX2, see CMakeLists.txt"
 #endif
 
+#include "fp8.h"
 #include "loops.h"
 
-const hpi_kernel_version hpi_kernels_avx2 = {"AVX2", kernels};
+const hpi_kernel_version hpi_kernels_avx2 = {"AVX2", kernels, fp8};
 #endif

@@ -9,7 +9,8 @@
 #error "expected the flags of AVX-512, see CMakeLists.txt"
 #endif
 
+#include "fp8.h"
 #include "loops.h"
 
-const hpi_kernel_version hpi_kernels_avx512 = {"AVX-512", kernels};
+const hpi_kernel_version hpi_kernels_avx512 = {"AVX-512", kernels, fp8};
 #endif

@@ -40,10 +40,21 @@ typedef struct hpi_kernel {
 /* The widest loops that this processor has; NULL for a value outside the enum. */
 const hpi_kernel *hpi_kernel_of(hp_dtype dtype);
 
+/* Between fp32 and a format of 8 bits, as floats.h says. Operands lie apart, at any address. */
+typedef struct hpi_fp8 {
+    /* Bits of the largest finite magnitude; 0 when there is none. */
+    uint32_t (*largest_finite)(const void *in, uint64_t count);
+    /* out[k] = in[k] * first * second, rounded */
+    void (*encode)(const void *in, float first, float second, uint8_t *out, uint64_t count);
+    /* out[k] = in[k] * scale */
+    void (*decode)(const uint8_t *in, float scale, void *out, uint64_t count);
+} hpi_fp8;
+
 /* Loops compiled for one instruction set. */
 typedef struct hpi_kernel_version {
     const char *name;
     const hpi_kernel *kernels; /* by dtype */
+    const hpi_fp8 *fp8;        /* e4m3, e5m2 */
 } hpi_kernel_version;
 
 /* Those that this processor can run, the one in use first; NULL beyond the last. */

@@ -2,6 +2,7 @@
  *
  * plain.c - the loops with what every processor of the architecture has.
  */
+#include "fp8.h"
 #include "loops.h"
 #include "versions.h"
 
@@ -13,4 +14,4 @@
 #define NAME "plain"
 #endif
 
-const hpi_kernel_version hpi_kernels_plain = {NAME, kernels};
+const hpi_kernel_version hpi_kernels_plain = {NAME, kernels, fp8};

@@ -27,17 +27,6 @@ static float power_of_two(int exponent) {
     return hpi_fp32_of_bits(exponent < -126 ? 1U << (exponent + 149) : normal);
 }
 
-/* Bits of the largest finite magnitude; 0 when there is none. */
-HPI_KERNEL static uint32_t largest_finite(const float *in, uint64_t count) {
-    int32_t largest = 0;
-    for (uint64_t k = 0; k < count; k++) {
-        const uint32_t magnitude = hpi_bits_of_fp32(in[k]) & 0x7fffffffU;
-        const int32_t finite = (int32_t)hpi_select(magnitude < HPI_FP32_INFINITY, magnitude, 0);
-        largest = finite > largest ? finite : largest;
-    }
-    return (uint32_t)largest;
-}
-
 /* The exponent of a block's scale, when 1.75 x 2^top is the format's largest number and 2^least its
  * least step. It needs not be so small that this step falls below the least step of fp32. */
 static int scale_of(uint32_t largest, int top, int least) {
@@ -48,45 +37,28 @@ static int scale_of(uint32_t largest, int top, int least) {
     return exponent < -149 - least ? -149 - least : exponent;
 }
 
-#define ENCODE(name, code)                                                                         \
-    HPI_KERNEL static void encode_##name(const float *restrict in, float first, float second,      \
-                                         uint8_t *restrict out, uint64_t count) {                  \
-        for (uint64_t k = 0; k < count; k++)                                                       \
-            out[k] = code(in[k] * first * second);                                                 \
-    }
-ENCODE(e4m3, hpi_fp32_to_e4m3)
-ENCODE(e5m2, hpi_fp32_to_e5m2)
+/* The loops of a format. */
+static const hpi_fp8 *fp8_of(hp_wire wire) {
+    return &hpi_kernel_version_at(0)->fp8[wire == HP_WIRE_FP8_E4M3 ? 0 : 1];
+}
 
-#define DECODE(name, number)                                                                       \
-    HPI_KERNEL static void decode_##name(const uint8_t *restrict in, float scale,                  \
-                                         float *restrict out, uint64_t count) {                    \
-        for (uint64_t k = 0; k < count; k++)                                                       \
-            out[k] = number(in[k]) * scale;                                                        \
-    }
-DECODE(e4m3, hpi_e4m3_to_fp32)
-DECODE(e5m2, hpi_e5m2_to_fp32)
-
-static void encode_block(hp_wire wire, const float *in, uint64_t count, uint8_t *out) {
+static void encode_block(hp_wire wire, const hpi_fp8 *fp8, const void *in, uint64_t count,
+                         uint8_t *out) {
     const bool is_e4m3 = wire == HP_WIRE_FP8_E4M3;
-    const int exponent = scale_of(largest_finite(in, count), is_e4m3 ? 8 : 15, is_e4m3 ? -9 : -16);
+    const int exponent =
+        scale_of(fp8->largest_finite(in, count), is_e4m3 ? 8 : 15, is_e4m3 ? -9 : -16);
     const float scale = power_of_two(exponent);
     /* 1 / scale may be beyond fp32: two factors. */
     const float first = power_of_two(-exponent / 2),
                 second = power_of_two(-exponent + exponent / 2);
     memcpy(out, &scale, SCALE_BYTES);
-    if (is_e4m3)
-        encode_e4m3(in, first, second, out + SCALE_BYTES, count);
-    else
-        encode_e5m2(in, first, second, out + SCALE_BYTES, count);
+    fp8->encode(in, first, second, out + SCALE_BYTES, count);
 }
 
-static void decode_block(hp_wire wire, const uint8_t *in, uint64_t count, float *out) {
+static void decode_block(const hpi_fp8 *fp8, const uint8_t *in, uint64_t count, float *out) {
     float scale;
     memcpy(&scale, in, SCALE_BYTES);
-    if (wire == HP_WIRE_FP8_E4M3)
-        decode_e4m3(in + SCALE_BYTES, scale, out, count);
-    else
-        decode_e5m2(in + SCALE_BYTES, scale, out, count);
+    fp8->decode(in + SCALE_BYTES, scale, out, count);
 }
 
 /* ---- encoding ---- */
@@ -103,12 +75,17 @@ void hpi_wire_encode(hp_wire wire, hp_dtype dtype, const void *in, uint64_t coun
         return;
     }
     const unsigned char *from = in;
+    const hpi_fp8 *fp8 = fp8_of(wire);
     uint8_t *to = out;
     for (uint64_t at = 0; at < count; at += BLOCK, to += FP8_BLOCK) {
         const uint64_t n = hpi_min(BLOCK, count - at);
+        const void *block = from + at * hp_dtype_size(dtype);
         float wide[BLOCK];
-        convert(from + at * hp_dtype_size(dtype), dtype, wide, HP_FP32, n);
-        encode_block(wire, wide, n, to);
+        if (dtype != HP_FP32) {
+            convert(block, dtype, wide, HP_FP32, n);
+            block = wide;
+        }
+        encode_block(wire, fp8, block, n, to);
     }
 }
 
@@ -118,13 +95,14 @@ void hpi_wire_encode(hp_wire wire, hp_dtype dtype, const void *in, uint64_t coun
 static void leaves(hp_wire wire, int combine, const hpi_pass *pass, const void *const *in,
                    void *const *out, uint64_t begin, uint64_t end) {
     const hpi_kernel *fp32 = hpi_kernel_of(HP_FP32);
+    const hpi_fp8 *fp8 = fp8_of(wire);
     float wide[8][BLOCK];
     const void *rows[8];
     for (uint64_t at = begin; at < end; at += BLOCK) {
         const uint64_t length = hpi_min(BLOCK, end - at);
         void *const acc = (float *)out[0] + at;
         for (int i = 0; i < pass->n; i++) {
-            decode_block(wire, (const uint8_t *)in[i] + at / BLOCK * FP8_BLOCK, length, wide[i]);
+            decode_block(fp8, (const uint8_t *)in[i] + at / BLOCK * FP8_BLOCK, length, wide[i]);
             rows[i] = wide[i];
         }
         fp32->to_sum[combine](pass, rows, &acc, 0, length);
