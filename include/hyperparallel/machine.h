@@ -59,7 +59,8 @@ typedef struct hp_machine {
     uint64_t page_bytes;
     uint64_t huge_page_bytes; /* of the default size; 0: none */
     uint64_t n_huge_pages, n_huge_pages_free;
-    char huge_shared[16]; /* transparent ones for shared memory: "never", "advise" ... */
+    char huge_shared[16];  /* transparent ones for shared memory: "never", "advise" ... */
+    int has_huge_segments; /* symmetric memory is moved into huge pages, whatever that says */
 
     uint64_t file_bytes;    /* RLIMIT_FSIZE, of one segment */
     uint64_t address_bytes; /* RLIMIT_AS, of all segments together */

@@ -67,6 +67,7 @@ static void add_machine(cJSON *all, const hp_machine *m) {
     add_number(o, "huge_pages", m->n_huge_pages);
     add_number(o, "huge_pages_free", m->n_huge_pages_free);
     add_text(o, "huge_pages_for_shared_memory", m->huge_shared);
+    cJSON_AddBoolToObject(o, "huge_pages_for_symmetric_memory", m->has_huge_segments);
 }
 
 static void add_limits(cJSON *all, const hp_machine *m) {

@@ -133,6 +133,7 @@ static void print_memory(const hp_machine *m, FILE *file) {
         add(&l, ", %llu free; ", (unsigned long long)m->n_huge_pages_free);
     }
     add(&l, "transparent ones for shared memory: %s", *m->huge_shared ? m->huge_shared : "unknown");
+    add(&l, "; symmetric memory: %s", m->has_huge_segments ? "yes" : "no");
     put(file, "huge pages", &l);
 }
 

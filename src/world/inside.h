@@ -35,6 +35,18 @@ void hpi_segment_close(hpi_segment *segment);
 hp_status hpi_memfd_create(const char *name, uint64_t bytes, int *out_fd);
 hp_status hpi_fd_commit(int fd, uint64_t begin, uint64_t end);
 
+/* huge.c: mappings whose 2 MiB pieces can become huge pages. MAP_FAILED with errno. */
+#define HPI_HUGE_BYTES (UINT64_C(2) << 20)
+#define HPI_HUGE_STEP_BYTES (UINT64_C(64) << 20)
+void *hpi_map_shared(int fd, uint64_t bytes);
+/* The pages of a shared mapping once more, at another address. */
+void *hpi_map_again(void *memory, uint64_t bytes);
+/* Ask for huge pages for [begin, end) of a mapping, committed from the 2 MiB boundary before
+ * `begin` on. Its content stays, whoever uses it meanwhile. */
+void hpi_make_huge(unsigned char *base, uint64_t begin, uint64_t end);
+/* Does this machine do that? Tries it once. */
+bool hpi_can_make_huge(void);
+
 static inline hpi_control *hpi_segment_control(const hpi_segment *segment) {
     return (hpi_control *)(void *)segment->base;
 }

@@ -22,7 +22,7 @@ static uint64_t head_bytes(const hp_group *group) {
 }
 
 static hp_status map_fd(int fd, uint64_t bytes, void **out_base) {
-    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *base = hpi_map_shared(fd, bytes);
     if (base == MAP_FAILED)
         return HPI_FAIL(HP_ERR_LIMIT, "expected to map %llu shared bytes, mmap: %s",
                         (unsigned long long)bytes, strerror(errno));
@@ -49,6 +49,8 @@ static hp_status map_first(hp_group *group, uint64_t bytes, int *out_fd, void **
         close(fd);
         return status;
     }
+    if (group->world->options.huge_pages)
+        hpi_make_huge(*out_base, 0, bytes);
     if (hpi_world_is_threads(group->world))
         atomic_store_explicit(&((map_head *)*out_base)->n_users, (uint64_t)group->size,
                               memory_order_relaxed);
@@ -141,8 +143,7 @@ hp_status hpi_group_view(const hp_group *group, void *memory, uint64_t bytes, vo
         *out_view = memory;
         return HP_OK;
     }
-    /* mremap(2): an old size of 0 maps the pages of a shared mapping once more */
-    void *view = mremap(memory, 0, bytes, MREMAP_MAYMOVE);
+    void *view = hpi_map_again(memory, bytes);
     if (view == MAP_FAILED)
         return HPI_FAIL(HP_ERR_LIMIT, "expected to map %llu shared bytes once more, mremap: %s",
                         (unsigned long long)bytes, strerror(errno));

@@ -82,7 +82,7 @@ hp_status hpi_memfd_create(const char *name, uint64_t bytes, int *out_fd) {
 }
 
 static hp_status segment_mmap(int fd, uint64_t bytes, hpi_segment *out) {
-    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    void *base = hpi_map_shared(fd, bytes);
     if (base == MAP_FAILED)
         return HPI_FAIL(HP_ERR_LIMIT, "expected to map a shared segment of %llu bytes, mmap: %s",
                         (unsigned long long)bytes, strerror(errno));

@@ -292,7 +292,11 @@ void *hpi_world_segment(const hp_world *world, int world_rank, uint64_t *out_byt
 }
 
 hp_status hpi_world_commit(hp_world *world, uint64_t offset, uint64_t bytes) {
-    return hpi_segment_commit(&world->segments[world->rank], offset, bytes);
+    const hpi_segment *own = &world->segments[world->rank];
+    HP_TRY(hpi_segment_commit(own, offset, bytes));
+    if (world->options.huge_pages)
+        hpi_make_huge(own->base + HPI_HEAP_OFFSET, offset, offset + bytes);
+    return HP_OK;
 }
 
 hp_status hpi_world_check_memory(hp_world *world, uint64_t bytes, const char *what) {

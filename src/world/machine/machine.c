@@ -271,6 +271,7 @@ static void read_limits(const char *root, hp_machine *m) {
     m->n_descriptors = resource_limit(RLIMIT_NOFILE);
     m->n_processes = resource_limit(RLIMIT_NPROC);
     m->has_memfd = can_open(memfd_create("hyperparallel", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    m->has_huge_segments = hpi_can_make_huge();
     m->has_pidfd = can_open((int)syscall(SYS_pidfd_open, getpid(), 0));
     read_text(root, "/proc/self/status", text, sizeof text);
     m->seccomp = find_number(text, "Seccomp:", &seccomp) && seccomp <= 2 ? (int)seccomp : -1;
