@@ -50,6 +50,7 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
     if (!s)
         return HP_ERR_MEMORY;
     s->group = group;
+    s->can_hand_back = hpi_can_hand_back();
     s->in = hpi_alloc(n, sizeof *s->in);
     s->pids = hpi_alloc(n, sizeof *s->pids);
     s->out = hpi_alloc(n, sizeof *s->out);

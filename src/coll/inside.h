@@ -76,6 +76,8 @@ typedef struct hpi_coll_state {
     const char *only;                      /* force this algorithm; NULL: choose */
     const hpi_algorithm *last;             /* that ran */
     bool is_last_pushed;                   /* by it owners stored results into every output */
+    bool can_hand_back;                    /* lines of peers; see handback.c */
+    uint64_t n_slow;                       /* its samples behind each other that were slow */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
     unsigned char **out;      /* by rank: where its output is written from here */
@@ -125,6 +127,7 @@ struct hpi_run {
     hp_wire wire;                  /* HP_WIRE_FULL, or what contributions travel in */
     bool is_small;                 /* the input travels in the words */
     bool inputs_placed, outputs_placed;
+    bool is_apart;    /* no member is in place */
     bool is_readable; /* all that is read of peers, wherever it lies: see direct/ */
     uint64_t longest; /* of an all_to_all_v: elements of the longest part of any rank */
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
@@ -202,6 +205,21 @@ hp_status hpi_broadcast_pull(hpi_run *run);
 hp_status hpi_cast_run(hpi_run *run);
 hp_status hpi_cast_create(hpi_cast **out_cast);
 void hpi_cast_destroy(hp_group *group, hpi_cast *cast);
+
+/* ---- handback.c: what this rank alone has read of a peer's memory ---- */
+
+bool hpi_can_hand_back(void);
+typedef struct hpi_reading {
+    hpi_coll_state *state; /* NULL: nothing goes back */
+    uint64_t begin_ns;     /* 0: judged */
+} hpi_reading;
+/* Around the pieces that a call reads: begin; the most bytes of the next piece of each peer; a
+ * piece was read, `bytes` of all peers; it is not needed any more. */
+hpi_reading hpi_reading_begin(const hpi_run *run);
+uint64_t hpi_reading_step(const hpi_reading *reading);
+bool hpi_is_from_afar(const hpi_reading *reading);
+void hpi_reading_judge(hpi_reading *reading, uint64_t bytes);
+void hpi_hand_back(const hpi_reading *reading, const void *piece, uint64_t bytes);
 
 /* ---- exchange.c: all-to-all ---- */
 

@@ -19,8 +19,19 @@
 void hpi_exchange_own(const hpi_run *run) {
     const hpi_piece from = hpi_sent_to(run, run->rank), to = hpi_got_of(run, run->rank);
     if (!run->is_in_place && to.bytes)
-        memcpy((unsigned char *)run->c.out + to.begin,
-               (const unsigned char *)run->c.in + from.begin, to.bytes);
+        hpi_copy((unsigned char *)run->c.out + to.begin,
+                 (const unsigned char *)run->c.in + from.begin, to.bytes);
+}
+
+/* Nobody else reads it. */
+static void pull(const hpi_run *run, unsigned char *to, const unsigned char *from, uint64_t bytes) {
+    hpi_reading reading = hpi_reading_begin(run);
+    for (uint64_t at = 0, n; at < bytes; at += n) {
+        n = hpi_min(hpi_reading_step(&reading), bytes - at);
+        hpi_copy(to + at, from + at, n);
+        hpi_reading_judge(&reading, n);
+        hpi_hand_back(&reading, from + at, n);
+    }
 }
 
 hp_status hpi_exchange(hpi_run *run) {
@@ -29,7 +40,7 @@ hp_status hpi_exchange(hpi_run *run) {
     for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + run->n - k) % run->n;
         const hpi_piece to = hpi_got_of(run, peer);
-        memcpy((unsigned char *)run->c.out + to.begin, run->state->in[peer] + begin, to.bytes);
+        pull(run, (unsigned char *)run->c.out + to.begin, run->state->in[peer] + begin, to.bytes);
     }
     return HP_OK;
 }
@@ -54,9 +65,8 @@ hp_status hpi_exchange_v(hpi_run *run) {
         const int peer = (run->rank + run->n - k) % run->n;
         const hpi_piece to = hpi_got_of(run, peer);
         HP_TRY(hpi_tick_wait(run, peer));
-        if (to.bytes)
-            memcpy((unsigned char *)run->c.out + to.begin,
-                   run->state->in[peer] + table_of(run, peer)[run->rank] * run->in_size, to.bytes);
+        pull(run, (unsigned char *)run->c.out + to.begin,
+             run->state->in[peer] + table_of(run, peer)[run->rank] * run->in_size, to.bytes);
     }
     return HP_OK;
 }

@@ -11,12 +11,27 @@
  */
 #include "../inside.h"
 
-hp_status hpi_gather(hpi_run *run) {
-    for (int k = 0; k < run->n; k++) {
-        const int peer = (run->rank + k) % run->n;
-        if (k > 0 || !run->is_in_place) /* in place: our part is there already */
-            hpi_part_scatter(run, peer, run->state->in[peer], 0,
-                             hpi_part_total(run, peer) * run->in_size);
+/* A peer's part; with two ranks nobody else reads it. */
+static void pull(const hpi_run *run, int peer) {
+    const unsigned char *in = run->state->in[peer];
+    const uint64_t bytes = hpi_part_total(run, peer) * run->in_size;
+    hpi_reading reading = hpi_reading_begin(run);
+    for (uint64_t at = 0, end; at < bytes; at = end) {
+        end = at + hpi_min(hpi_reading_step(&reading), bytes - at);
+        hpi_part_scatter(run, peer, in + at, at, end);
+        hpi_reading_judge(&reading, end - at);
+        hpi_hand_back(&reading, in + at, end - at);
     }
+}
+
+static void copy(const hpi_run *run, int peer) {
+    hpi_part_scatter(run, peer, run->state->in[peer], 0, hpi_part_total(run, peer) * run->in_size);
+}
+
+hp_status hpi_gather(hpi_run *run) {
+    if (!run->is_in_place) /* in place: our part is there already */
+        copy(run, run->rank);
+    for (int k = 1; k < run->n; k++)
+        (run->n == 2 ? pull : copy)(run, (run->rank + k) % run->n);
     return HP_OK;
 }

@@ -7,63 +7,112 @@
  *     scatter_reduce  aeim   bfjn   cgko   dhlp      each reads its own column
  *     push           [all]  [all]  [all]  [all]      each stores its column into every output
  *
- * Sums of one output are made where they belong, others in a chunk of first-level cache, from which
- * they are stored. In place works, because nobody but the owner touches a slice anywhere, and it
- * reads a chunk before it stores it. The order of additions is the tree over ranks, see kernels.c;
- * it depends on nothing else.
+ * A page of each input at a time. In place works, because nobody but the owner touches a slice
+ * anywhere, and it reads an element before it stores it. The order of additions is the tree over
+ * ranks, see kernels.c; it depends on nothing else.
  */
 #include "../inside.h"
 
 enum { PAGE = 4096 };
 
-/* The next chunk's pages, so that their addresses are known by then: see copy.c. */
-static void look_ahead(const unsigned char *next, uint64_t bytes) {
-    for (uint64_t at = 0; at < bytes; at += PAGE)
-        __builtin_prefetch(next + at);
+/* A line of the page after next, so that its address is known by then: see copy.c. */
+static void look_ahead(const void *page, uint64_t left) {
+    if (left > 2 * PAGE)
+        __builtin_prefetch((const unsigned char *)page + 2 * PAGE);
 }
 
-/* May sums be made in [out, out + bytes)? Not where an input lies, nor where they do not fit. */
-static bool is_apart(const hpi_run *run, const unsigned char *out, uint64_t out_bytes,
-                     uint64_t in_offset, uint64_t in_bytes) {
-    if (run->n > HPI_LEAVES || !hpi_is_power_of_two((uint64_t)run->n) ||
-        run->c.out_dtype != hpi_sum_dtype(run->c.dtype) || (uintptr_t)out % run->out_size)
-        return false;
-    for (int i = 0; i < run->n; i++) {
-        const unsigned char *in = run->state->in[i] + in_offset;
-        if (in < out + out_bytes && out < in + in_bytes)
-            return false;
+static hpi_reduction reduction_of(const hpi_run *run) {
+    return (hpi_reduction){.kernel = hpi_kernel_of(run->c.dtype),
+                           .dtype = run->c.dtype,
+                           .out_dtype = run->c.out_dtype,
+                           .op = run->c.op,
+                           .n = run->n,
+                           .scratch = run->state->scratch};
+}
+
+/* How several outputs get their sums: all of them at once; our own, page by page, and copies of it;
+ * all at once past the caches. */
+typedef enum way { AT_ONCE, COPIED, PAST } way;
+
+/* What is reduced and where to. */
+typedef struct span {
+    uint64_t in_offset, out_offset, count; /* bytes, bytes, elements */
+    unsigned char *const *out;
+    int n_out;
+    way way;
+} span;
+
+/* Elements [at, at + n) of our own output to the others. */
+static void copy_on(const hpi_run *run, const span *s, uint64_t at, uint64_t n) {
+    const uint64_t offset = s->out_offset + at * run->out_size;
+    for (int k = 1; k < s->n_out; k++)
+        memcpy(s->out[(run->rank + k) % s->n_out] + offset, s->out[run->rank] + offset,
+               n * run->out_size);
+}
+
+/* Elements [at, end). */
+static void reduce(const hpi_run *run, const span *s, uint64_t at, uint64_t end) {
+    const hpi_reduction r = reduction_of(run);
+    const uint64_t step = PAGE / run->in_size;
+    const void **in = run->state->chunk;
+    void *to[HPI_MOST_INPUTS];
+    for (; at < end; at += step) {
+        const uint64_t n = hpi_min(step, end - at);
+        for (int i = 0; i < run->n; i++) {
+            in[i] = run->state->in[i] + s->in_offset + at * run->in_size;
+            look_ahead(in[i], (s->count - at) * run->in_size);
+        }
+        for (int k = 0; k < s->n_out; k++) /* our own first: the others start elsewhere */
+            to[k] = s->out[(run->rank + k) % s->n_out] + s->out_offset + at * run->out_size;
+        hpi_reduce_into(&r, in, to, s->way == COPIED ? 1 : s->n_out, n, s->way == PAST);
+        if (s->way == COPIED)
+            copy_on(run, s, at, n);
     }
-    return true;
 }
 
 void hpi_reduce_span(const hpi_run *run, uint64_t in_offset, unsigned char *const *out, int n_out,
                      uint64_t out_offset, uint64_t count) {
-    hpi_coll_state *s = run->state;
-    hpi_reduction r = {.kernel = hpi_kernel_of(run->c.dtype),
-                       .dtype = run->c.dtype,
-                       .out_dtype = run->c.out_dtype,
-                       .op = run->c.op,
-                       .n = run->n,
-                       .scratch = s->scratch};
-    const uint64_t step = hpi_chunk_elements(&r);
-    const bool is_direct = n_out == 1 && is_apart(run, out[0] + out_offset, count * run->out_size,
-                                                  in_offset, count * run->in_size);
-    for (uint64_t at = 0; at < count; at += step) {
-        const uint64_t chunk = hpi_min(step, count - at);
-        const uint64_t next = hpi_min(step, count - at - chunk) * run->in_size;
-        for (int i = 0; i < run->n; i++)
-            s->chunk[i] = s->in[i] + in_offset + at * run->in_size;
-        for (int i = 0; i < run->n; i++)
-            look_ahead((const unsigned char *)s->chunk[i] + chunk * run->in_size, next);
-        if (is_direct)
-            r.scratch = out[0] + out_offset + at * run->out_size;
-        const void *result = hpi_reduce_chunk(&r, s->chunk, chunk);
-        for (int k = 0; k < n_out && !is_direct;
-             k++) { /* our own first: the others start elsewhere */
-            unsigned char *to = out[(run->rank + k) % n_out];
-            memcpy(to + out_offset + at * run->out_size, result, chunk * run->out_size);
-        }
+    const span s = {in_offset, out_offset, count, out, n_out, AT_ONCE};
+    reduce(run, &s, 0, count);
+}
+
+static void hand_back(const hpi_run *run, const span *s, uint64_t at, uint64_t n,
+                      const hpi_reading *reading) {
+    for (int i = 0; i < run->n; i++)
+        if (i != run->rank)
+            hpi_hand_back(reading, run->state->in[i] + s->in_offset + at * run->in_size,
+                          n * run->in_size);
+}
+
+/* The first piece tells where peers are: it is summed into our own output alone. */
+static uint64_t reduce_first(const hpi_run *run, const span *s, hpi_reading *reading) {
+    const uint64_t n = hpi_min(hpi_reading_step(reading) / run->in_size, s->count);
+    const span own = {s->in_offset, s->out_offset, n, s->out + (s->n_out > 1 ? run->rank : 0), 1,
+                      AT_ONCE};
+    reduce(run, &own, 0, n);
+    hpi_reading_judge(reading, n * run->in_size * (uint64_t)(run->n - 1));
+    hand_back(run, s, 0, n, reading);
+    copy_on(run, s, 0, n);
+    return n;
+}
+
+/* Inputs of which nobody else reads these pieces. Outputs of peers from afar are written past the
+ * caches, for the reason in handback.c. */
+static void reduce_alone(const hpi_run *run, const span *s, hpi_reading *reading) {
+    uint64_t at = reading->begin_ns ? reduce_first(run, s, reading) : 0;
+    span rest = *s;
+    if (reading->state && s->n_out > 1)
+        rest.way = hpi_is_from_afar(reading) ? PAST : COPIED;
+    for (uint64_t n; at < s->count; at += n) {
+        n = hpi_min(hpi_reading_step(reading) / run->in_size, s->count - at);
+        reduce(run, &rest, at, at + n);
+        hand_back(run, s, at, n, reading);
     }
+}
+
+/* What an input has just brought is not written past the caches. */
+static way way_of(const hpi_run *run) {
+    return !run->is_in_place && hpi_is_from(run, HPI_FROM_STREAM) ? PAST : AT_ONCE;
 }
 
 void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
@@ -77,11 +126,18 @@ void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin
 hp_status hpi_scatter_reduce(hpi_run *run) {
     const uint64_t row = (uint64_t)run->n * run->c.count; /* one block of equal parts */
     unsigned char *out = run->c.out;
+    hpi_reading reading = hpi_reading_begin(run);
     uint64_t begin, count;
     hpi_part_elements(run, run->rank, &begin, &count);
-    for (uint64_t b = 0; b < run->c.blocks; b++)
-        hpi_reduce_span(run, (b * row + begin) * run->in_size, &out, 1, b * count * run->out_size,
-                        count);
+    for (uint64_t b = 0; b < run->c.blocks; b++) {
+        const span s = {(b * row + begin) * run->in_size,
+                        b * count * run->out_size,
+                        count,
+                        &out,
+                        1,
+                        way_of(run)};
+        reduce_alone(run, &s, &reading);
+    }
     return HP_OK;
 }
 
@@ -93,9 +149,15 @@ hp_status hpi_reduce_each(hpi_run *run) {
 }
 
 hp_status hpi_reduce_push(hpi_run *run) {
+    hpi_reading reading = hpi_reading_begin(run);
     uint64_t begin, end;
     hpi_slice(run, run->c.count, run->rank, &begin, &end);
-    hpi_reduce_span(run, begin * run->in_size, run->state->out, run->n, begin * run->out_size,
-                    end - begin);
+    const span s = {
+        begin * run->in_size, begin * run->out_size, end - begin, run->state->out, run->n,
+        way_of(run)};
+    if (run->is_in_place) /* what was read is written as well, and stays here */
+        reduce(run, &s, 0, s.count);
+    else
+        reduce_alone(run, &s, &reading);
     return HP_OK;
 }
