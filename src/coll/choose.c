@@ -51,12 +51,23 @@ bool hpi_goes_in_words(const hpi_run *run) {
            (!hpi_only_of(run) || strcmp(run->state->only, "words") == 0);
 }
 
+bool hpi_goes_in_pocket(const hpi_run *run) {
+    const bool has_row = run->what == HP_ALL_GATHER || run->what == HP_REDUCE_SCATTER ||
+                         run->what == HP_ALL_REDUCE || run->what == HP_ALL_TO_ALL;
+    return has_row && !run->is_small && run->in_bytes > 0 && run->in_bytes <= HPI_POCKET_BYTES &&
+           run->wire == HP_WIRE_FULL &&
+           (hpi_only_of(run) ? strcmp(run->state->only, "one_shot") == 0
+                             : !hpi_is_from(run, HPI_FROM_ONE_SHOT));
+}
+
 static bool needs_met(const hpi_run *run, hpi_needs needs) {
     if (run->wire != HP_WIRE_FULL)
         return needs == HPI_NEEDS_WIRE;
     switch (needs) {
     case HPI_NEEDS_WORDS:
         return run->is_small;
+    case HPI_NEEDS_POCKET:
+        return run->is_in_pocket;
     case HPI_NEEDS_INPUTS:
         return run->inputs_placed;
     case HPI_NEEDS_OUTPUTS:
@@ -205,11 +216,13 @@ static hp_status run_of(const hp_coll_case *c, hpi_coll_state *state, uint64_t *
     if (hpi_is_v(run->what))
         HP_TRY(lay_parts(run, c->count, counts));
     run->is_small = hpi_goes_in_words(run);
+    run->is_in_pocket = hpi_goes_in_pocket(run);
+    const bool is_carried = run->is_small || run->is_in_pocket;
     /* as enter.c finds them */
     const bool is_exchanged_in_place = c->what == HP_ALL_TO_ALL && c->is_in_place;
-    run->inputs_placed = !run->is_small && c->in_is_symmetric && !is_exchanged_in_place;
-    run->outputs_placed = !run->is_small && c->what == HP_ALL_REDUCE && c->out_is_symmetric;
-    run->is_readable = !run->is_small && run->wire == HP_WIRE_FULL && !is_exchanged_in_place;
+    run->inputs_placed = !is_carried && c->in_is_symmetric && !is_exchanged_in_place;
+    run->outputs_placed = !is_carried && c->what == HP_ALL_REDUCE && c->out_is_symmetric;
+    run->is_readable = !is_carried && run->wire == HP_WIRE_FULL && !is_exchanged_in_place;
     return HP_OK;
 }
 

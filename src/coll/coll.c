@@ -67,8 +67,10 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
         return HP_ERR_MEMORY;
     }
     const hp_world *world = hp_group_world(group);
-    const hp_status status = hpi_thresholds_fill(hpi_world_options(world)->thresholds,
-                                                 !hpi_world_can_spin(world), s->thresholds);
+    hp_status status = hpi_thresholds_fill(hpi_world_options(world)->thresholds,
+                                           !hpi_world_can_spin(world), s->thresholds);
+    if (!status)
+        status = hpi_group_open_pockets(group);
     if (status)
         state_destroy(s);
     else
@@ -113,7 +115,7 @@ static hp_status run_alone(hpi_run *run) {
 
 /* Peers read our operands, or our cells: the caller may not touch them until they have finished. */
 static bool is_read_by_peers(const hpi_run *run) {
-    return run->algorithm && run->algorithm->needs != HPI_NEEDS_WORDS &&
+    return run->algorithm && !run->is_small && !run->is_in_pocket &&
            run->algorithm->needs != HPI_NEEDS_NOBODY;
 }
 
@@ -136,8 +138,19 @@ static hp_status run_unmet(hpi_run *run) {
     return HP_OK;
 }
 
+/* Where peers have touched nobody's memory, nobody asks when they have finished. */
+static void leave(const hpi_run *run) {
+    if (!is_read_by_peers(run)) {
+        hpi_line_put(run->group, HPI_LINE_READ, run->seq);
+        return;
+    }
+    atomic_store_explicit(&run->state->last_read, run->seq, memory_order_relaxed);
+    hpi_line_post(run->group, HPI_LINE_READ, run->seq);
+}
+
 static hp_status run_together(hpi_run *run) {
     run->is_small = hpi_goes_in_words(run);
+    run->is_in_pocket = hpi_goes_in_pocket(run);
     hpi_choose_unmet(run);
     if (run->algorithm)
         return run_unmet(run);
@@ -151,8 +164,7 @@ static hp_status run_together(hpi_run *run) {
         HP_TRY(hpi_group_listen(run->group, run->name));
     run->state->last = run->algorithm;
     run->state->is_last_pushed = is_written_by_peers(run);
-    atomic_store_explicit(&run->state->last_met, run->seq, memory_order_relaxed);
-    hpi_line_post(run->group, HPI_LINE_READ, run->seq);
+    leave(run);
     return is_written_by_peers(run) || is_result_read(run) ? hpi_coll_drain(run->group, run->seq)
                                                            : HP_OK;
 }
@@ -217,12 +229,12 @@ hp_status hpi_barrier(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
     return hpi_coll_run(group, HP_BARRIER, c, false, out_seq);
 }
 
-/* Peers read nothing of this rank's in what follows the last meeting. */
+/* Peers touch nothing of this rank's in what follows the last collective that says so. */
 hp_status hpi_coll_drain(hp_group *group, uint64_t seq) {
     const int n = hp_group_size(group), rank = hp_group_rank(group);
     const hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
     if (s)
-        seq = hpi_min(seq, atomic_load_explicit(&s->last_met, memory_order_relaxed));
+        seq = hpi_min(seq, atomic_load_explicit(&s->last_read, memory_order_relaxed));
     for (int k = 1; k < n; k++)
         HP_TRY(hpi_line_wait(group, (rank + k) % n, HPI_LINE_READ, seq, "drain"));
     return HP_OK;

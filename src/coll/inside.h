@@ -85,6 +85,7 @@ typedef struct hpi_coll_state {
     hpi_entered *entered;
     uint64_t said[HPI_ENTER_WORDS];     /* by this rank */
     uint64_t (*small)[HPI_SMALL_WORDS]; /* contributions that came in words */
+    uint64_t n_pocketed;                /* collectives so far whose inputs lay in pockets */
     unsigned char *scratch;             /* of the kernels */
     uint64_t *packed[2];                /* where packed parts begin, of in and out */
     /* The staging area, made by the first collective that needs it: two cells for each rank. */
@@ -98,9 +99,9 @@ typedef struct hpi_coll_state {
     int64_t *pids;          /* [size] */
     unsigned char *fetched; /* what is summed next, a piece for each rank */
     /* Of broadcasts for which nobody meets, see meet/ahead.c and cast/. */
-    uint64_t history;          /* a hash of all calls so far */
-    _Atomic uint64_t last_met; /* the last collective whose end is said on the READ line */
-    uint64_t floor;            /* every member has left the collectives up to this one */
+    uint64_t history;           /* a hash of all calls so far */
+    _Atomic uint64_t last_read; /* the last collective in which peers touched operands or cells */
+    uint64_t floor;             /* every member has left the collectives up to this one */
     hpi_cast *cast;
 } hpi_coll_state;
 
@@ -126,6 +127,7 @@ struct hpi_run {
     hpi_parts in_parts, out_parts; /* of the v forms */
     hp_wire wire;                  /* HP_WIRE_FULL, or what contributions travel in */
     bool is_small;                 /* the input travels in the words */
+    bool is_in_pocket;             /* ... or lies in this rank's pocket */
     bool inputs_placed, outputs_placed;
     bool is_apart;    /* no member is in place */
     bool is_readable; /* all that is read of peers, wherever it lies: see direct/ */
@@ -164,6 +166,8 @@ hp_status hpi_coll_enter(hpi_run *run);
 
 /* Before the meeting, from the call alone: does the contribution travel in the words? */
 bool hpi_goes_in_words(const hpi_run *run);
+/* ... or else, is it copied to this rank's pocket? */
+bool hpi_goes_in_pocket(const hpi_run *run);
 /* Set run->algorithm, when all have said where their operands lie. Every rank chooses the same,
  * because it chooses from what all have said. Errors: UNSUPPORTED, of a forced one. */
 hp_status hpi_choose(hpi_run *run);

@@ -106,18 +106,21 @@ static void of_words(const operands *o, hp_coll_traffic *t) {
 #define ROWS                                                                                       \
     X(ALL_GATHER, pull, out - keep, out - keep)                                                    \
     X(ALL_GATHER, direct, out - keep, out - keep)                                                  \
+    X(ALL_GATHER, one_shot, in + out - keep, in + out - keep)                                      \
     X(ALL_GATHER, staged, in + out - keep, in + out - keep)                                        \
     X(ALL_GATHER_V, pull, out - keep, out - keep)                                                  \
     X(ALL_GATHER_V, direct, out - keep, out - keep)                                                \
     X(ALL_GATHER_V, staged, in + out - keep, in + out - keep)                                      \
     X(REDUCE_SCATTER, pull, n *out, out)                                                           \
     X(REDUCE_SCATTER, direct, (2 * n - 1) * out, n * out)                                          \
+    X(REDUCE_SCATTER, one_shot, in + n * out, in + out)                                            \
     X(REDUCE_SCATTER, wire, in + n * out_coded, in_coded + out)                                    \
     X(REDUCE_SCATTER, staged, in + (n - 1) * out, in)                                              \
     X(REDUCE_SCATTER_V, pull, n *out, out)                                                         \
     X(REDUCE_SCATTER_V, direct, (2 * n - 1) * out, n * out)                                        \
     X(REDUCE_SCATTER_V, wire, in + n * out_coded, in_coded + out)                                  \
     X(REDUCE_SCATTER_V, staged, in + (n - 1) * out, in)                                            \
+    X(ALL_REDUCE, one_shot, in + n * out, in + out)                                                \
     X(ALL_REDUCE, push, n *slice, n *slice)                                                        \
     X(ALL_REDUCE, direct, (2 * n - 1) * slice + out - sums, (n - 1) * slice + out)                 \
     X(ALL_REDUCE, staged, in + (n - 1) * slice + out - sums, in - slice + out + sums)              \
@@ -127,6 +130,7 @@ static void of_words(const operands *o, hp_coll_traffic *t) {
     X(BROADCAST, staged, out, out)                                                                 \
     X(ALL_TO_ALL, pull, out, out)                                                                  \
     X(ALL_TO_ALL, direct, out, out)                                                                \
+    X(ALL_TO_ALL, one_shot, in + out - keep, in + out - keep)                                      \
     X(ALL_TO_ALL, staged, in + out - own - keep, in + out - own - keep)                            \
     X(ALL_TO_ALL_V, pull, out, out)                                                                \
     X(ALL_TO_ALL_V, staged, in + out - own, in + out - own)

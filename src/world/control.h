@@ -2,7 +2,7 @@
  *
  * world/control.h - what lies at the start of a rank's shared segment.
  *
- *     [control | directory of groups | signal lines | heap, handed to others ...]
+ *     [control | directory of groups | signal lines | pockets | heap, handed to others ...]
  *
  * Every process of the node maps every segment, at addresses of its own, and the launcher maps the
  * control block alone: so there are no pointers here, only integers of fixed width, and everything
@@ -15,7 +15,7 @@
 #include "world.h"
 
 enum {
-    HPI_LAYOUT_VERSION = 3,
+    HPI_LAYOUT_VERSION = 4,
     HPI_MAX_GROUPS = 4096, /* groups of a node that are alive at once */
     HPI_N_NOTES = 8,       /* threads of one rank that can explain their wait at once */
     HPI_NAME_WORDS = 4,    /* a text of up to 31 bytes, as 64-bit words */
@@ -64,8 +64,10 @@ typedef struct hpi_control {
     int32_t world_rank;
     _Alignas(128) _Atomic uint64_t life;
     _Alignas(128) _Atomic uint32_t bump; /* the futex word that this rank's threads sleep on */
-    _Atomic uint32_t sleepers;           /* threads that sleep, or are about to */
-    _Atomic uint64_t blamed;             /* 1 + the world rank whose end failed a wait; 0 none */
+    /* Threads that sleep, or are about to. A byte each for those that wait for a rank with the same
+     * remainder by 8; who waits for nobody in particular counts in all of them. */
+    _Atomic uint64_t sleepers;
+    _Atomic uint64_t blamed; /* 1 + the world rank whose end failed a wait; 0 none */
     hpi_note notes[HPI_N_NOTES];
     hpi_note failure;                                      /* the last wait that failed */
     _Alignas(128) _Atomic uint64_t doing[HPI_DOING_WORDS]; /* text, when no thread waits */
@@ -96,7 +98,8 @@ typedef struct hpi_directory {
 #define HPI_PAGE_BYTES UINT64_C(4096)
 #define HPI_DIRECTORY_OFFSET HPI_PAGE_BYTES
 #define HPI_LINES_OFFSET (UINT64_C(1) << 20)
-#define HPI_HEAP_OFFSET (UINT64_C(24) << 20)
+#define HPI_POCKETS_OFFSET (UINT64_C(24) << 20)
+#define HPI_HEAP_OFFSET (HPI_POCKETS_OFFSET + UINT64_C(2) * HPI_MAX_GROUPS * HPI_POCKET_BYTES)
 /* A slot: a member's lines of one group, its ring of entries, what it says of its failure. */
 #define HPI_SLOT_BYTES UINT64_C(5760)
 #define HPI_RING_OFFSET (HPI_N_LINES * sizeof(hpi_line))
@@ -107,8 +110,8 @@ _Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint32_t) == 4, "
 _Static_assert(sizeof(hpi_note) == 128, "shared between processes");
 _Static_assert(offsetof(hpi_control, life) == 128, "shared between processes");
 _Static_assert(offsetof(hpi_control, bump) == 256, "shared between processes");
-_Static_assert(offsetof(hpi_control, sleepers) == 260, "shared between processes");
-_Static_assert(offsetof(hpi_control, blamed) == 264, "shared between processes");
+_Static_assert(offsetof(hpi_control, sleepers) == 264, "shared between processes");
+_Static_assert(offsetof(hpi_control, blamed) == 272, "shared between processes");
 _Static_assert(offsetof(hpi_control, notes) == 384, "shared between processes");
 _Static_assert(offsetof(hpi_control, failure) == 1408, "shared between processes");
 _Static_assert(offsetof(hpi_control, doing) == 1536, "shared between processes");
@@ -118,8 +121,9 @@ _Static_assert(sizeof(hpi_entry) == 192, "shared between processes");
 _Static_assert(offsetof(hpi_directory, entries) == 128, "shared between processes");
 _Static_assert(HPI_DIRECTORY_OFFSET + sizeof(hpi_directory) <= HPI_LINES_OFFSET, "they overlap");
 _Static_assert(HPI_FAILURE_WORDS * 8 > sizeof(((hp_error *)NULL)->message), "room for a record");
-_Static_assert(HPI_LINES_OFFSET + HPI_MAX_GROUPS * HPI_SLOT_BYTES <= HPI_HEAP_OFFSET,
-               "lines and heap overlap");
+_Static_assert(HPI_LINES_OFFSET + HPI_MAX_GROUPS * HPI_SLOT_BYTES <= HPI_POCKETS_OFFSET,
+               "lines and pockets overlap");
+_Static_assert(HPI_HEAP_OFFSET % (2 << 20) == 0, "a huge page begins with the heap");
 
 /* ---- notes.c: texts in shared memory, and what they say of a rank ------------------------- */
 

@@ -91,6 +91,17 @@ static hp_status take_lines(hp_group *group, uint32_t slot, uint64_t base) {
     return HP_OK;
 }
 
+hp_status hpi_group_open_pockets(hp_group *group) {
+    const hp_world *world = group->world;
+    const uint64_t begin = hpi_pockets_offset(group->slot);
+    return hpi_fd_commit(world->segments[world->rank].fd, begin, begin + 2 * HPI_POCKET_BYTES);
+}
+
+unsigned char *hpi_group_pocket(const hp_group *group, int rank, uint64_t number) {
+    const hpi_segment *segment = &group->world->segments[group->world_ranks[rank]];
+    return segment->base + hpi_pockets_offset(group->slot) + (number & 1) * HPI_POCKET_BYTES;
+}
+
 /* First the directory: a member that then has no memory for the group can say so in it. */
 static hp_status create(hp_world *world, const int *world_ranks, int n_ranks,
                         hp_group **out_group) {

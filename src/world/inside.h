@@ -56,6 +56,9 @@ static inline hpi_directory *hpi_segment_directory(const hpi_segment *segment) {
 static inline hpi_line *hpi_segment_lines(const hpi_segment *segment, uint32_t slot) {
     return (hpi_line *)(void *)(segment->base + HPI_LINES_OFFSET + slot * HPI_SLOT_BYTES);
 }
+static inline uint64_t hpi_pockets_offset(uint32_t slot) {
+    return HPI_POCKETS_OFFSET + slot * UINT64_C(2) * HPI_POCKET_BYTES;
+}
 static inline hpi_said *hpi_segment_ring(const hpi_segment *segment, uint32_t slot) {
     return (hpi_said *)(void *)((char *)hpi_segment_lines(segment, slot) + HPI_RING_OFFSET);
 }

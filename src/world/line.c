@@ -14,15 +14,24 @@ hpi_line *hpi_group_line(const hp_group *group, int rank, int channel) {
     return &group->lines[rank][channel];
 }
 
-static void post(hp_group *group, _Atomic uint64_t *value, uint64_t seq) {
+/* `awaited`: who sleeps for this rank is woken; -1: whoever sleeps. */
+static void post(hp_group *group, _Atomic uint64_t *value, uint64_t seq, int awaited) {
     atomic_store_explicit(value, group->base + seq, memory_order_seq_cst);
     for (int i = 0; i < group->size; i++)
         if (i != group->rank)
-            hpi_world_wake(group->world, group->world_ranks[i]);
+            hpi_world_wake_for(group->world, group->world_ranks[i], awaited);
 }
 
+/* That a member has failed, or gone, concerns who waits for another, too. */
 void hpi_line_post(hp_group *group, int channel, uint64_t seq) {
-    post(group, &hpi_group_line(group, group->rank, channel)->value, seq);
+    post(group, &hpi_group_line(group, group->rank, channel)->value, seq,
+         channel == HPI_LINE_STATE ? -1 : group->world->rank);
+}
+
+void hpi_line_put(hp_group *group, int channel, uint64_t seq) {
+    hpi_line *line = hpi_group_line(group, group->rank, channel);
+    atomic_store_explicit(&line->value, group->base + seq,
+                          memory_order_release); /* acquired by hpi_line_reached */
 }
 
 bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq) {
@@ -34,7 +43,7 @@ bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq
 hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
                         const char *operation) {
     const hpi_reason reason = {operation, group, rank, seq, 0, 1 + channel};
-    if (!seq)
+    if (hpi_line_reached(group, rank, channel, seq))
         return HP_OK;
     return hpi_world_wait(group->world, &hpi_group_line(group, rank, channel)->value,
                           (hp_compare)HPI_REACHED, group->base + seq, &reason);
@@ -55,7 +64,7 @@ hpi_said *hpi_group_said(const hp_group *group, int rank, uint64_t seq) {
 }
 
 void hpi_said_post(hp_group *group, uint64_t seq) {
-    post(group, &hpi_group_said(group, group->rank, seq)->value, seq);
+    post(group, &hpi_group_said(group, group->rank, seq)->value, seq, group->world->rank);
 }
 
 void hpi_said_put(hp_group *group, uint64_t seq) {

@@ -105,9 +105,20 @@ enum { HPI_EXCHANGE_WORDS = 13 };
 
 /* The line of group rank `rank` on a channel: own lines are written, others are read. */
 hpi_line *hpi_group_line(const hp_group *group, int rank, int channel);
-/* Publish: own line's value becomes base + seq (release), sleepers are woken. seq counts from 1 and
- * only rises; `base` is hidden here, so a line can be used by one group after another. */
+/* Publish: own line's value becomes base + seq (release), and members that sleep for it are woken.
+ * seq counts from 1 and only rises; `base` is hidden here, so a line can be used by one group after
+ * another. */
 void hpi_line_post(hp_group *group, int channel, uint64_t seq);
+/* The same where hardly anybody waits: nobody is woken, so a sleeper finds it at the end of its
+ * slice. */
+void hpi_line_put(hp_group *group, int channel, uint64_t seq);
+/* Beside the lines each member has two pockets; the owner writes, the others read what a line or an
+ * entry has published. */
+enum { HPI_POCKET_BYTES = 16 * 1024 };
+/* Commit this rank's own, before the first use. Local. Errors: LIMIT. */
+hp_status hpi_group_open_pockets(hp_group *group);
+/* Where `rank`'s pocket of an even or odd number is seen here; 64-byte aligned. */
+unsigned char *hpi_group_pocket(const hp_group *group, int rank, uint64_t number);
 /* Has `rank` posted seq? (acquire) */
 bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq);
 /* Wait until it has. `operation` is a literal, shown in reports. Errors: TIMEOUT, PEER, FAILED,
@@ -173,6 +184,9 @@ enum { HPI_REACHED = 6 };
 bool hpi_compare(uint64_t word, hp_compare how, uint64_t value);
 /* After a sequentially consistent store that `world_rank` may be waiting for. */
 void hpi_world_wake(hp_world *world, int world_rank);
+/* The same of a store that it waits for only where its reason names rank `awaited` of the world, or
+ * none. */
+void hpi_world_wake_for(hp_world *world, int world_rank, int awaited);
 /* Has each local rank a core of its own? The same answer on every rank, whatever cores each may
  * use: what ranks must choose alike may hang on it. */
 bool hpi_world_can_spin(const hp_world *world);

@@ -129,8 +129,11 @@ static bool takes(const bench *b, const hpi_algorithm *a, const coll_case *c) {
     const bool has_whole_input = a->what == HP_REDUCE_SCATTER || a->what == HP_ALL_TO_ALL;
     if (c->in_place && !bench_can_be_in_place(c))
         return false;
+    const uint64_t in_bytes = c->count * 4 * (has_whole_input ? (uint64_t)b->n : 1);
     if (a->needs == HPI_NEEDS_WORDS)
-        return c->count * 4 * (has_whole_input ? (uint64_t)b->n : 1) <= HPI_SMALL_BYTES;
+        return in_bytes <= HPI_SMALL_BYTES;
+    if (a->needs == HPI_NEEDS_POCKET)
+        return in_bytes <= HPI_POCKET_BYTES;
     return !(c->in_place && a->what == HP_ALL_TO_ALL && a->needs != HPI_NEEDS_NOTHING);
 }
 
@@ -250,12 +253,17 @@ static void cells_body(hp_world *world, void *argument) {
     RANK_OK(hp_all_reduce(group, in, out, 4, HP_FP32, HP_SUM)); /* in words: no cells */
     RANK_OK(hp_symm_stats_get(world, &during));
     RANK_CHECK(during.allocated_bytes == before.allocated_bytes);
+    RANK_OK(hp_all_reduce(group, in, out, 100, HP_FP32, HP_SUM)); /* in pockets: none either */
+    RANK_OK(hp_symm_stats_get(world, &during));
+    RANK_CHECK(during.allocated_bytes == before.allocated_bytes);
+    RANK_OK(hpi_coll_only(group, "staged"));
     RANK_OK(hp_all_reduce(group, in, out, 100, HP_FP32, HP_SUM));
     RANK_OK(hp_symm_stats_get(world, &during));
     RANK_CHECK(during.n_allocations == before.n_allocations + 1);
     const uint64_t n_allocs = hpi_alloc_count();
     for (int i = 0; i < 100; i++)
         RANK_OK(hp_all_gather(group, in, out, 20, HP_FP32));
+    RANK_OK(hpi_coll_only(group, NULL));
     RANK_OK(hp_barrier(group));
     if (!hpi_world_is_threads(world)) /* the count is the process's */
         RANK_CHECK(hpi_alloc_count() == n_allocs);

@@ -61,7 +61,8 @@ enum { CELL = 128 * 1024 };
 
 static void run_thresholds(bench *b, coll_case c) {
     const uint64_t size = hp_dtype_size(c.dtype), n = (uint64_t)b->n, room = CELL / n / 64 * 64;
-    const uint64_t marks[] = {HPI_SMALL_BYTES, HPI_CHUNK_BYTES, room, CELL, 2 * CELL};
+    const uint64_t marks[] = {HPI_SMALL_BYTES, HPI_POCKET_BYTES, HPI_CHUNK_BYTES, room, CELL,
+                              2 * CELL};
     if (c.op == HP_MIN)
         return; /* the kernels of max and min differ in one comparison */
     for (size_t k = 0; k < sizeof marks / sizeof *marks; k++)

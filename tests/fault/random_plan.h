@@ -264,9 +264,9 @@ static inline bool plan_messages(random_plan *p, random_op *op) {
 
 /* Elements of one part: few, or beside a threshold. `parts` of them must fit into an operand. */
 static inline uint64_t plan_count(random_plan *p, uint64_t element_bytes, uint64_t parts, int n) {
-    const uint64_t marks[] = {HPI_SMALL_BYTES, HPI_CHUNK_BYTES, STAGE_BYTES / (uint64_t)n / 64 * 64,
-                              STAGE_BYTES};
-    const uint64_t mark = plan_below(p, 8) ? 0 : marks[plan_below(p, 4)] / element_bytes;
+    const uint64_t marks[] = {HPI_SMALL_BYTES, HPI_POCKET_BYTES, HPI_CHUNK_BYTES,
+                              STAGE_BYTES / (uint64_t)n / 64 * 64, STAGE_BYTES};
+    const uint64_t mark = plan_below(p, 8) ? 0 : marks[plan_below(p, 5)] / element_bytes;
     const uint64_t count = mark ? mark - 1 + random_below(&p->state, 3) : 0;
     if (mark && (count + 16) * parts * hpi_max(element_bytes, 4) <= OPERAND_BYTES)
         return count;

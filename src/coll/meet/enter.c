@@ -8,7 +8,10 @@
  * meeting, and ahead.c bounds how many can follow each other so. The words hold a hash of all calls
  * up to k, so that a difference in one of those is found at the next meeting.
  *
- * The words say where the operands lie; an input of up to 32 bytes comes itself in their place.
+ * The words say where the operands lie; an input of up to 32 bytes comes itself in their place, and
+ * one of up to a few KiB lies in the rank's pocket before it says anything. Two pockets alternate
+ * over the collectives that use them: a rank fills the one of two ago after its collective of one
+ * ago, a meeting, has found all peers there, and so out of that of two ago.
  * From the same words every rank chooses the same algorithm, so nothing more has to be agreed.
  */
 #include "../direct/direct.h"
@@ -109,10 +112,17 @@ void hpi_words_write(hpi_run *run, const uint64_t payload[HPI_SMALL_WORDS]) {
         word_store(&entry->words[i], said[i]);
 }
 
+static unsigned char *pocket_of(const hpi_run *run, int rank) {
+    return hpi_group_pocket(run->group, rank, run->state->n_pocketed);
+}
+
 static void say(hpi_run *run) {
     uint64_t payload[HPI_SMALL_WORDS] = {0};
     if (run->is_small) {
         memcpy(payload, run->c.in, run->in_bytes);
+    } else if (run->is_in_pocket) {
+        run->state->n_pocketed++;
+        memcpy(pocket_of(run, run->rank), run->c.in, run->in_bytes);
     } else {
         hpi_entered *mine = &run->state->entered[run->rank];
         *mine = (hpi_entered){place_of_input(run), said_last(run)};
@@ -146,6 +156,8 @@ static hp_status listen(hpi_run *run, int peer) {
     if (run->is_small) {
         memcpy(s->small[peer], last, HPI_SMALL_BYTES);
         s->in[peer] = (const unsigned char *)s->small[peer];
+    } else if (run->is_in_pocket) {
+        s->in[peer] = pocket_of(run, peer);
     } else {
         s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
     }
@@ -153,10 +165,10 @@ static hp_status listen(hpi_run *run, int peer) {
 }
 
 /* Who is in symmetric memory: of a broadcast the root alone matters. */
-static void survey(hpi_run *run) {
+static void survey_places(hpi_run *run) {
     const hpi_entered *mine = &run->state->entered[run->rank];
-    run->inputs_placed = !run->is_small;
-    run->outputs_placed = !run->is_small && run->what == HP_ALL_REDUCE;
+    run->inputs_placed = true;
+    run->outputs_placed = run->what == HP_ALL_REDUCE;
     for (int i = 0; i < run->n; i++) {
         const hpi_entered *e = &run->state->entered[i];
         const bool is_seen = e->in.key || same_place(e->in, nothing);
@@ -185,7 +197,7 @@ static hp_status survey_reach(hpi_run *run) {
     hpi_coll_state *s = run->state;
     const bool is_placed =
         run->inputs_placed && (run->outputs_placed || run->what != HP_ALL_REDUCE);
-    bool is_named = !run->is_small && run->wire == HP_WIRE_FULL && run->what != HP_ALL_TO_ALL_V;
+    bool is_named = run->wire == HP_WIRE_FULL && run->what != HP_ALL_TO_ALL_V;
     for (int i = 0; i < run->n && is_named; i++) {
         const hpi_entered *e = &s->entered[i];
         const bool is_read = run->what != HP_BROADCAST || i == run->c.root;
@@ -198,6 +210,14 @@ static hp_status survey_reach(hpi_run *run) {
         HP_TRY(hpi_direct_open(run));
     run->is_readable = is_named && s->reach == HPI_REACH_ALL;
     return HP_OK;
+}
+
+/* What all ranks find in what all have said. */
+static hp_status survey(hpi_run *run) {
+    survey_places(run);
+    if (run->what == HP_ALL_TO_ALL_V)
+        HP_TRY(survey_exchange(run));
+    return survey_reach(run);
 }
 
 /* Turn places into pointers; those that equal our own were found when we entered. */
@@ -231,14 +251,13 @@ hp_status hpi_coll_enter(hpi_run *run) {
     hpi_ahead_met(run);
     if (run->is_empty)
         return HP_OK;
-    survey(run);
-    if (run->what == HP_ALL_TO_ALL_V)
-        HP_TRY(survey_exchange(run));
-    HP_TRY(survey_reach(run));
+    if (!run->is_small && !run->is_in_pocket)
+        HP_TRY(survey(run));
     HP_TRY(hpi_choose(run));
     if (run->algorithm->needs == HPI_NEEDS_READABLE)
         HP_TRY(hpi_direct_find(run));
-    else if (run->algorithm->needs != HPI_NEEDS_WORDS && run->algorithm->needs != HPI_NEEDS_NOTHING)
+    else if (run->algorithm->needs == HPI_NEEDS_INPUTS ||
+             run->algorithm->needs == HPI_NEEDS_OUTPUTS)
         HP_TRY(find_places(run));
     s->in[run->rank] = run->c.in;
     s->out[run->rank] = run->c.out;

@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { N_YIELDS = 8, SPINS_PER_LOOK = 256, N_GREEDY = 4 };
+enum { N_YIELDS = 8, SPINS_AT_ONCE = 64, SPINS_PER_LOOK = 256, N_GREEDY = 4 };
 #define SPIN_NS UINT64_C(2000000)
 #define SLICE_NS UINT64_C(50000000) /* the rule is at most 100 ms */
 
@@ -75,6 +75,16 @@ static inline void cpu_relax(void) {
 #endif
 }
 
+/* Most waits of ranks that work in step are over before a clock could be read. */
+static bool comes_soon(const _Atomic uint64_t *word, hp_compare how, uint64_t value) {
+    for (int i = 0; i < SPINS_AT_ONCE; i++) {
+        if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value))
+            return true;
+        cpu_relax();
+    }
+    return false;
+}
+
 static bool spin(const wait_state *w) {
     const uint64_t end_ns = hpi_min(w->begin_ns + SPIN_NS, w->deadline_ns);
     for (int n = 0; n == 0 || hpi_now_ns() < end_ns; n++) {
@@ -110,9 +120,20 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
     syscall(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0);
 }
 
+/* Where a thread that waits for that rank of the world counts among the sleepers; -1: for none. A
+ * byte that runs over, with 256 threads, costs a slice. */
+static uint64_t sleeper_for(int awaited) {
+    return awaited < 0 ? UINT64_C(0x0101010101010101) : UINT64_C(1) << 8 * (awaited & 7);
+}
+
 void hpi_world_wake(hp_world *world, int world_rank) {
+    hpi_world_wake_for(world, world_rank, -1);
+}
+
+void hpi_world_wake_for(hp_world *world, int world_rank, int awaited) {
     hpi_control *control = hpi_world_control(world, world_rank);
-    if (!atomic_load_explicit(&control->sleepers, memory_order_seq_cst))
+    const uint64_t bytes = 0xff * sleeper_for(awaited);
+    if (!(atomic_load_explicit(&control->sleepers, memory_order_seq_cst) & bytes))
         return;
     atomic_fetch_add_explicit(&control->bump, 1, memory_order_seq_cst);
     syscall(SYS_futex, &control->bump, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -336,11 +357,13 @@ static hp_status look_around(wait_state *w) {
 
 static hp_status sleep_until(wait_state *w) {
     hpi_control *own = hpi_world_control(w->world, w->world->rank);
+    const int awaited = awaited_world_rank(w->reason);
+    const uint64_t sleeper = sleeper_for(awaited);
     hpi_note *note = w->note = hpi_note_take(own);
     if (note)
-        hpi_note_write(note, w->reason, awaited_world_rank(w->reason), w->begin_ns);
+        hpi_note_write(note, w->reason, awaited, w->begin_ns);
     hp_status status = HP_IN_PROGRESS;
-    atomic_fetch_add_explicit(&own->sleepers, 1, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&own->sleepers, sleeper, memory_order_seq_cst);
     while (status == HP_IN_PROGRESS) {
         const uint32_t bump = atomic_load_explicit(&own->bump, memory_order_seq_cst);
         status = is_reached(w) ? HP_OK : look_around(w);
@@ -348,16 +371,18 @@ static hp_status sleep_until(wait_state *w) {
             futex_wait(&own->bump, bump,
                        hpi_min(SLICE_NS, w->deadline_ns - hpi_min(hpi_now_ns(), w->deadline_ns)));
     }
-    atomic_fetch_sub_explicit(&own->sleepers, 1, memory_order_seq_cst);
+    atomic_fetch_sub_explicit(&own->sleepers, sleeper, memory_order_seq_cst);
     if (status < 0)
-        hpi_note_write(&own->failure, w->reason, awaited_world_rank(w->reason), w->begin_ns);
+        hpi_note_write(&own->failure, w->reason, awaited, w->begin_ns);
     hpi_note_free(note);
     return status;
 }
 
 hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compare how,
                          uint64_t value, const hpi_reason *reason) {
-    if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value))
+    const bool spins = world->can_spin && !never_spins;
+    if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value) ||
+        (spins && comes_soon(word, how, value)))
         return HP_OK;
     HP_TRY(hpi_world_usable(world));
     wait_state w = {world, word, how, value, reason, hpi_now_ns(), 0, 0, reason->timeout_ms,
@@ -367,7 +392,7 @@ hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compa
     w.deadline_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(w.timeout_ms));
     w.next_look_ns = w.begin_ns + SLICE_NS;
     w.slow_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(world->options.slow_wait_ms));
-    if ((world->can_spin && !never_spins && spin(&w)) || yield_some(&w))
+    if ((spins && spin(&w)) || yield_some(&w))
         return HP_OK;
     return sleep_until(&w);
 }
