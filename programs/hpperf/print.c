@@ -57,6 +57,8 @@ void print_head(const bench *b) {
         printf(", on a stream");
     if (b->peer)
         printf("\n# beside %s: %s, %d pairs", o->beside->name, beside_version(b->peer), o->n_pairs);
+    if (b->peer && beside_starves(b->peer))
+        printf(", cannot yield: its waits last as long as the scheduler lets them");
     printf("\n#%11s %11s %6s %6s", "bytes", "count", "type", "redop");
     if (b->peer)
         printf(" %11s %11s %7s %7s %7s", "ours us", "peer us", "ratio", "least", "most");

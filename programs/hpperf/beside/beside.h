@@ -11,6 +11,7 @@
 #define HPPERF_BESIDE_H
 
 #include <hyperparallel/world.h>
+#include <stdbool.h>
 
 typedef struct beside beside;
 
@@ -26,7 +27,8 @@ typedef struct beside_row {
     const char *pinned;      /* and with a core for each rank, */
     const char *shared;      /* and without */
     const char *environment; /* NAME=VALUE words; NULL: none */
-    const char *has_no;      /* "step": the peer is measured in collectives alone; NULL: in all */
+    bool has_no_step;        /* it is measured in collectives alone */
+    bool cannot_yield; /* with fewer cores than ranks each wait lasts a slice of the scheduler */
 } beside_row;
 
 /* For --help. */
@@ -47,6 +49,9 @@ hp_status beside_open(hp_world *world, const beside_row *row, const char *argume
  * Collective; the values are the same on every rank. */
 hp_status beside_turn(beside *b, const char *what, const char *const *names, int n,
                       double *out_values);
+/* Do the ranks of both sides share cores, and the peer's wait without giving theirs away? Then its
+ * times are the scheduler's. */
+bool beside_starves(const beside *b);
 /* What the peer said about itself; rank 0 alone knows: "" elsewhere. */
 const char *beside_version(const beside *b);
 /* The peer ends, by itself or by force. Local, after the last turn. NULL is accepted. */
@@ -54,6 +59,8 @@ void beside_close(beside *b);
 
 /* ---- start.c: a process of the launcher ---- */
 
+/* That this process may use. */
+int beside_n_cores(void);
 /* Is all there that the row names? Errors: STATE, saying what is not and what installs it. */
 hp_status beside_look(const beside_row *row);
 /* A child that runs it, or -1 with errno. */

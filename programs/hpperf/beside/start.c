@@ -87,7 +87,7 @@ static int add_words(char *text, char **words, int n) {
     return n;
 }
 
-static int n_cores(void) {
+int beside_n_cores(void) {
     cpu_set_t allowed;
     return sched_getaffinity(0, sizeof allowed, &allowed) ? 1 : CPU_COUNT(&allowed);
 }
@@ -120,7 +120,7 @@ static void become(const beside_row *row, int n_ranks, const char *token, const 
     snprintf(numbers, sizeof numbers, "-n %d", n_ranks);
     append(line, numbers);
     append(line, row->options);
-    append(line, n_cores() >= n_ranks ? row->pinned : row->shared);
+    append(line, beside_n_cores() >= n_ranks ? row->pinned : row->shared);
     append_file(line, row->interpreter);
     append_file(line, row->program);
     append(line, arguments);

@@ -25,7 +25,7 @@ struct beside {
     const beside_row *row;
     int n, rank;
     int timeout_ms;
-    bool has_failed;
+    bool has_failed, starves;
     int pid;      /* of the launcher, rank 0; 0: none */
     int listener; /* rank 0; -1: none */
     int mine;     /* the others: connection to rank 0 */
@@ -157,6 +157,7 @@ static beside *make(hp_world *world, const beside_row *row, int timeout_ms) {
                   .n = n,
                   .rank = hp_world_rank(world),
                   .timeout_ms = timeout_ms,
+                  .starves = row->cannot_yield && beside_n_cores() < n,
                   .listener = -1,
                   .mine = -1,
                   .ours = fds,
@@ -256,6 +257,10 @@ hp_status beside_turn(beside *b, const char *what, const char *const *names, int
     TRY(status);
     return hp_all_reduce(hp_world_group(b->world), out_values, out_values, (uint64_t)n, HP_FP64,
                          HP_MAX);
+}
+
+bool beside_starves(const beside *b) {
+    return b->starves;
 }
 
 const char *beside_version(const beside *b) {

@@ -37,7 +37,7 @@ static const struct argp_option rows[] = {
     {"executor", KEY_EXECUTOR, "inline|thread", 0,
      "who runs the streams: the caller, or threads (default inline)", 0},
     {"beside", KEY_BESIDE, "PEER", 0,
-     "the same in turns with an MPI, on as many ranks: openmpi, openmpi-ucx, mpich", 0},
+     "the same in turns with an MPI, on as many ranks: openmpi, mpich, intelmpi ...", 0},
     {"pairs", KEY_PAIRS, "N", 0, "turns of each (default 20)", 0},
     {"steps", KEY_STEPS, "N", 0, "of a turn, behind one that is not timed (default 3)", 0},
     {"peer-timeout-ms", KEY_TIMEOUT, "MS", 0, "for a peer to start, or a turn (default 60000)", 0},
@@ -86,7 +86,7 @@ static hp_status parse_modes(const char *text, step_options *o) {
 
 static hp_status parse_beside(const char *text, step_options *o) {
     o->beside = beside_find(text);
-    if (o->beside && o->beside->has_no)
+    if (o->beside && o->beside->has_no_step)
         return fail(HP_ERR_ARGUMENT, "expected an MPI for --beside of hpperf step, given \"%s\"",
                     text);
     return o->beside ? HP_OK : HP_ERR_ARGUMENT;
