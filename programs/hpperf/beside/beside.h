@@ -33,8 +33,8 @@ typedef struct beside_row {
 
 /* For --help. */
 #define BESIDE_NAMES                                                                               \
-    "openmpi, openmpi-ucx, mpich (tools/setup.sh mpi), openmpi5, openmpi5-ucx, mpich5, intelmpi, " \
-    "oneccl, gloo (tools/setup.sh peers)"
+    "openmpi, openmpi-sm, openmpi-ucx, mpich (tools/setup.sh mpi); openmpi5, openmpi5-sm, "        \
+    "openmpi5-ucx, mpich5, mpich5-rg, intelmpi, oneccl, gloo (tools/setup.sh peers)"
 
 /* NULL with the record when there is none: ARGUMENT, listing the names. */
 const beside_row *beside_find(const char *name);
