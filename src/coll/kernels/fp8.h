@@ -40,42 +40,60 @@ INLINE void store_bytes(uint8_t *to, u32s v) {
 #endif
 }
 
+INLINE s32s greater(s32s a, s32s b) {
+#if defined(__AVX512BW__)
+    return (s32s)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (s32s)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
+    return (s32s)max_int32((vec)a, (vec)b);
+#endif
+}
+INLINE s32s lesser(s32s a, s32s b) {
+#if defined(__AVX512BW__)
+    return (s32s)_mm512_min_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (s32s)_mm256_min_epi32((__m256i)a, (__m256i)b);
+#else
+    return (s32s)min_int32((vec)a, (vec)b);
+#endif
+}
+
 /* ---- one vector ---- */
 
 typedef fp32s decode_of(u16s codes);
 typedef u32s encode_of(fp32s v);
 
 INLINE fp32s decode_e4m3(u16s codes) {
-    const u16s magnitude = codes & 0x7f, is_nan = (u16s)(magnitude == 0x7f);
-    const u16s number = (codes & 0x80) << 8 | magnitude << 7, nan = (codes & 0x80) << 8 | 0x7e00;
-    return (fp32s)widen_fp16((is_nan & nan) | (~is_nan & number)) * 256.0F;
+    const u16s shifted = (u16s)((s16s)(codes << 8) >> 1); /* the sign is there twice */
+    const u16s number = shifted & 0xbf80, is_nan = (u16s)((number & 0x3f80) == 0x3f80);
+    return (fp32s)widen_fp16(number ^ (is_nan & (0x3f80 ^ 0x7e00))) * 256.0F;
 }
 INLINE fp32s decode_e5m2(u16s codes) {
     return (fp32s)widen_fp16(codes << 8);
 }
 
-/* hpi_small_of_fp32, its comparisons signed: there is no instruction for others below AVX-512. */
-INLINE u32s small_of_fp32(u32s magnitude, int m, int bias) {
-    const int shift = 23 - m;
-    const uint32_t power = (uint32_t)(127 + 24 - bias - m) << 23;
-    const u32s rounded = magnitude + ((1U << (shift - 1)) - 1) + (magnitude >> shift & 1U);
-    const u32s normal = (rounded >> shift) - ((uint32_t)(127 - bias) << m);
-    const u32s subnormal = (u32s)((fp32s)magnitude + hpi_fp32_of_bits(power)) - power;
-    return pick((u32s)((s32s)magnitude < (128 - bias) << 23), subnormal, normal);
-}
-INLINE u32s at_most(u32s v, int32_t most) {
-    return pick((u32s)((s32s)v < most), v, (u32s)((s32s){0} + most));
+/* Magnitudes in a format of m bits and this bias. The sum with a power of two whose last bit is the
+ * step of the format there rounds to a multiple of that step, for subnormals as for others; the
+ * exponent of the magnitude, or the least one, says which step that is. No magnitude may be above
+ * `most`, which stands for all that have no code of their own. */
+INLINE u32s small_of_fp32(u32s any, int m, int bias, float most) {
+    const int32_t least = (128 - bias) << 23;
+    const u32s magnitude = (u32s)lesser((s32s)any, (s32s){0} + (int32_t)hpi_bits_of_fp32(most));
+    const u32s exponent = (u32s)greater((s32s)(magnitude & HPI_FP32_INFINITY), (s32s){0} + least);
+    const u32s power = exponent + ((uint32_t)(23 - m) << 23);
+    const u32s steps = (u32s)((fp32s)magnitude + (fp32s)power) - power;
+    return steps + (exponent >> (23 - m)) - ((uint32_t)least >> (23 - m));
 }
 
+/* 480 would follow 448; its code is NaN's. */
 INLINE u32s encode_e4m3(fp32s v) {
-    const u32s any = small_of_fp32((u32s)v & 0x7fffffffU, 3, 7);
-    return ((u32s)v >> 24 & 0x80U) | at_most(any, 0x7f);
+    return ((u32s)v >> 24 & 0x80U) | small_of_fp32((u32s)v & 0x7fffffffU, 3, 7, 480);
 }
+/* 65536 would follow 57344; its code is infinity's. */
 INLINE u32s encode_e5m2(fp32s v) {
-    const u32s magnitude = (u32s)v & 0x7fffffffU;
-    const u32s number = at_most(small_of_fp32(magnitude, 2, 15), 0x7c);
-    const u32s is_nan = (u32s)(v != v);
-    return ((u32s)v >> 24 & 0x80U) | pick(is_nan, (u32s){0} + 0x7eU, number);
+    const u32s number = small_of_fp32((u32s)v & 0x7fffffffU, 2, 15, 65536);
+    return ((u32s)v >> 24 & 0x80U) | pick((u32s)(v != v), (u32s){0} + 0x7eU, number);
 }
 
 /* ---- loops; the last vector may not be whole ---- */
@@ -108,26 +126,29 @@ INLINE void encode_all(encode_of *encode, const unsigned char *in, float first, 
     }
 }
 
-INLINE s32s larger_finite(s32s largest, vec v) {
-    const s32s magnitude = (s32s)v & 0x7fffffff;
-    const s32s finite = magnitude & (magnitude < (int32_t)HPI_FP32_INFINITY);
-    return (s32s)max_int32((vec)largest, (vec)finite);
-}
-
-static uint32_t largest_finite(const void *data, uint64_t count) {
-    const unsigned char *in = data;
+/* The largest magnitude, of all or of the finite ones, as bits. */
+INLINE uint32_t largest_up_to(const unsigned char *in, uint64_t count, bool is_any) {
     unsigned char rest[VECTOR] = {0};
     s32s lanes = {0};
     int32_t each[FP32S], largest = 0;
-    uint64_t at = 0;
-    for (; at + FP32S <= count; at += FP32S)
-        lanes = larger_finite(lanes, load(in + 4 * at));
-    memcpy(rest, in + 4 * at, 4 * (count - at));
-    lanes = larger_finite(lanes, load(rest));
+    for (uint64_t at = 0; at < count; at += FP32S) {
+        const bool is_whole = at + FP32S <= count;
+        if (!is_whole)
+            memcpy(rest, in + 4 * at, 4 * (count - at));
+        const s32s magnitude = (s32s)load(is_whole ? in + 4 * at : rest) & 0x7fffffff;
+        const s32s counts = is_any ? ~(s32s){0} : (s32s)(magnitude < (int32_t)HPI_FP32_INFINITY);
+        lanes = greater(lanes, magnitude & counts);
+    }
     memcpy(each, &lanes, sizeof each);
     for (int i = 0; i < FP32S; i++)
         largest = each[i] > largest ? each[i] : largest;
     return (uint32_t)largest;
+}
+
+/* Mostly all are finite, which shows in the largest. */
+static uint32_t largest_finite(const void *in, uint64_t count) {
+    const uint32_t largest = largest_up_to(in, count, true);
+    return largest < HPI_FP32_INFINITY ? largest : largest_up_to(in, count, false);
 }
 
 #define FP8(name)                                                                                  \

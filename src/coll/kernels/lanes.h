@@ -39,6 +39,7 @@ typedef LANES(int64_t, VECTOR) s64s;
 typedef LANES(int32_t, VECTOR) s32s;
 typedef LANES(int8_t, VECTOR) s8s;
 typedef LANES(uint16_t, HALF) u16s; /* as many as u32s */
+typedef LANES(int16_t, HALF) s16s;
 
 /* ---- memory, at any address ---- */
 
