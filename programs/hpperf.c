@@ -6,6 +6,7 @@
  * usage: hprun -n 2 hpperf all_reduce -b 8 -e 256M -f 4 ...   (--help lists the options)
  *        hprun -n 8 hpperf overlap --mesh 2x4 ...             (hpperf overlap --help)
  *        hprun -n 2 hpperf step --beside openmpi ...          (hpperf step --help)
+ *        hprun -n 2 hpperf tune                               (hpperf tune --help)
  *
  * Exit status: 0; 1 when a result is wrong or a call failed; 2 for a wrong command line.
  */
@@ -13,6 +14,7 @@
 #include "hpperf/fail.h"
 #include "hpperf/overlap/overlap.h"
 #include "hpperf/step/step.h"
+#include "hpperf/tune/tune.h"
 #include "standard.h"
 
 #include <sched.h>
@@ -128,6 +130,8 @@ int main(int argc, char **argv) {
     hp_world *world = NULL;
     uint64_t wrong = 0;
     open_missing_stdio();
+    if (argc > 1 && strcmp(argv[1], "tune") == 0)
+        return tune_main(argc - 1, argv + 1, pin_rank);
     const hp_status parsed = parse(argc, argv, &j);
     hp_status status = hp_world_create(NULL, &world);
     if (status < 0)

@@ -7,7 +7,7 @@
 
 # Debian's and the registry's builds of these wait without yielding: with more ranks than cores an
 # all-reduce of 8 bytes takes 8 to 48 ms (a wait lasts until the scheduler takes the core away).
-NEVER_YIELDS = {"mpich", "mpich5", "oneccl"}
+NEVER_YIELDS = {"mpich", "mpich5", "mpich5-rg", "oneccl"}
 
 COLLECTIVES = [
     # part, op, options, in place
@@ -21,7 +21,9 @@ COLLECTIVES = [
     ("broadcast", "broadcast", []),
     ("barrier", "barrier", []),
 ]
-ALONE = {"dtypes", "wire", "one_sided", "kernels"}  # parts that need no peer
+# Second settings of a library, and the slowest of all: only where each rank has a core.
+ONLY_ROOMY = {"openmpi-sm", "openmpi5-sm", "openmpi5-ucx", "mpich5-rg", "gloo"}
+ALONE = {"dtypes", "wire", "one_sided", "kernels", "limits"}  # parts that need no peer
 WIRES = ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2"]
 
 
@@ -45,7 +47,7 @@ def job(part, name, ranks, runs, peer=None):
 
 def beside(part, op, options, ranks, memory, peer, is_quick):
     where = "in-place" if options else "apart"
-    pairs = ["--pairs", "3" if is_quick else "7" if ranks == 2 else "5"]
+    pairs = ["--pairs", "3" if is_quick else "5"]
     runs = [[op, *options, "--memory", memory, *sizes, "--beside", peer, *pairs]
             for sizes in sizes_of(op, ranks, memory, is_quick)]
     return job(part, f"{part}-{op}-{ranks}-{memory}-{where}-{peer}", ranks, runs, peer)
@@ -56,7 +58,7 @@ def of_collectives(peers, n_cores, is_quick):
     for part, op, options in COLLECTIVES:
         for ranks in (2, 4, 8):
             for peer in peers:
-                if ranks <= n_cores or peer not in NEVER_YIELDS:
+                if ranks <= n_cores or peer not in NEVER_YIELDS | ONLY_ROOMY:
                     jobs.append(beside(part, op, options, ranks, "symm", peer, is_quick))
     return jobs
 
@@ -64,7 +66,7 @@ def of_collectives(peers, n_cores, is_quick):
 def of_private(peers, is_quick):
     return [beside("private", op, options, 2, "private", peer, is_quick)
             for part, op, options in COLLECTIVES if part not in ("barrier",)
-            for peer in peers]
+            for peer in peers if peer not in ONLY_ROOMY]
 
 
 def alone(part, name, runs):
@@ -99,4 +101,4 @@ def all_jobs(peers, n_cores, is_quick=False):
 
 def parts():
     names = [part for part, _, _ in COLLECTIVES]
-    return list(dict.fromkeys(names + ["private", "dtypes", "wire", "one_sided", "kernels"]))
+    return list(dict.fromkeys(names + ["private", "dtypes", "wire", "one_sided", "kernels", "limits"]))

@@ -7,8 +7,7 @@
 #
 # The page is written by hand but for what stands between its two markers. A row is one call: op,
 # in place or not, ranks, memory, bytes. Its ratio is the least that any peer has, taken pair by pair
-# in one run with that peer. goals.json holds the least ratios that we want and the byte limits of
-# this kind of machine, limits.json what keeps a row below its goal, reference.jsonl the figures of
+# in one run with that peer. goals.json holds the least ratios that we want, limits.json what keeps a row below its goal, reference.jsonl the figures of
 # peers that cannot be installed here.
 import collections
 import glob
@@ -56,27 +55,30 @@ def between(table, n):
 
 
 class Limits:
-    """What the bytes of two ranks with a core each allow at best, in us."""
+    """What the bytes of two ranks with a core each allow at best, in us: rates of byte_limits."""
 
-    def __init__(self, goals):
-        self.goals = goals
+    def __init__(self, limits):
+        self.rates = limits or {}
 
     def own_copy(self, n):
         """A rank's own block of n bytes, both cores copying at once."""
-        table = {k: int(k) / (v / 2 * 1e3) for k, v in self.goals["copy_GBps"].items()}
+        table = {k: int(k) / (v / 2 * 1e3) for k, v in self.rates["copy_GBps"].items()}
         smallest = min(int(k) for k in table)
         return table[str(smallest)] * n / smallest if n <= smallest else between(table, n)
 
+    def message(self, n):
+        return between(self.rates["crossing_us"], n) if self.rates else None
+
     def us(self, key, n):
-        if key.ranks != 2 or key.memory != "symm":
+        if key.ranks != 2 or key.memory != "symm" or not self.rates:
             return None
         if key.op == "barrier":
-            return self.goals["line_us"]
+            return self.rates["line_us"]
         name = key.op + (" in place" if key.in_place else "")
-        if str(n) in self.goals["memory_us"].get(name, {}):
-            return self.goals["memory_us"][name][str(n)]
+        if n == 64 << 20:  # beyond every cache: what byte_limits streams
+            return self.rates["memory_us"].get(name)
         is_part = key.op in ("reduce_scatter", "all_gather", "all_to_all")
-        crossing = between(self.goals["crossing_us"], n / 2 if is_part else n)
+        crossing = between(self.rates["crossing_us"], n / 2 if is_part else n)
         if crossing is None:
             return None
         has_own = key.op in ("all_gather", "all_to_all") and not key.in_place
@@ -166,7 +168,7 @@ class Writer:
         self.reference, self.machine = reference, machine
         self.lines = lines
         self.tables = collect([line for line in lines if "op" in line])
-        self.bytes_limits = Limits(self.goals)
+        self.bytes_limits = Limits(machine.get("limits"))
         self.n_rows = self.n_below = self.n_unexplained = 0
 
     def reference_of(self, key, n):
@@ -327,8 +329,8 @@ class Writer:
         out = []
         for r in rows:
             n = r["bytes"] if r["dtype"] else 8
-            limit = between(self.goals["crossing_us"], n) if r["op"] != "signal" else \
-                self.goals["line_us"]
+            limit = self.bytes_limits.message(n) if r["op"] != "signal" else \
+                self.bytes_limits.rates.get("line_us")
             out.append([r["op"], bytes_text(n), us_text(r["time_us"]), us_text(limit),
                         f"{100 * limit / r['time_us']:.0f}%" if limit and r["time_us"] else "-"])
         return ("### put, get, signal\n\nA signal is half a round trip.\n\n" +

@@ -127,6 +127,16 @@ class Bench:
                 print(f"bench: {command}: {error}", flush=True)
         self.keep(job["name"], kept)
 
+    def byte_limits(self):
+        """What this machine allows; {} where it has one core."""
+        program = os.path.join(self.options.build, "tools", "byte_limits")
+        done = subprocess.run([*shlex.split(self.options.before), program], capture_output=True,
+                              text=True)
+        if done.returncode:
+            print(f"bench: limits: {done.stderr.strip()}", flush=True)
+            return {}
+        return json.loads(done.stdout)
+
     def measure_kernels(self):
         """Every version of every kernel beside the plain loop: a test checks and times them."""
         test = os.path.join(self.options.build, "tests", "unit", "test_kernel_versions")
@@ -166,7 +176,11 @@ def main():
     versions = {**old.get("peers", {}), **versions}
     refusals = {name: why for name, why in {**old.get("refusals", {}), **refusals}.items()
                 if name not in versions}
+    limits = old.get("limits", {})
+    if not limits or not options.part or "limits" in options.part:
+        limits = bench.byte_limits()
     bench.keep("machine", [dict(machine, peers=versions, refusals=refusals, quick=options.quick,
+                                limits=limits,
                                 date=datetime.date.today().isoformat())])
     if not options.no_page:
         page.write(bench.folder, options.page)

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# hpperf tune: rows around a threshold for what it matters to, and an option that the library takes.
+set -euo pipefail
+build=$1
+run=("$build/bin/hprun" -n 2 "$build/bin/hpperf" tune)
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+fail() {
+    echo "test_hpperf_tune: $*" >&2
+    cat "$out/said" >&2 2>/dev/null || true
+    exit 1
+}
+
+echo "== one threshold between algorithms, one inside of them"
+"${run[@]}" --thresholds direct,stream --pairs 1 -e 1M >"$out/said" 2>&1 || fail "expected status 0, given $?"
+grep -qE '^# tune: 2 ranks, (roomy|crowded)$' "$out/said" || fail "expected who the ranks are"
+grep -qE '^  direct +all_gather +private +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$' "$out/said" || fail "expected rows"
+! grep -qE '^  direct .* symm ' "$out/said" || fail "expected no row where it does not matter"
+grep -qE '^  stream +all_reduce +symm ' "$out/said" || fail "expected rows of what no choice shows"
+option=$(tail -1 "$out/said")
+[[ $option =~ ^HYPER_PARALLEL_THRESHOLDS=stream=[0-9]+[KMG]?,direct=[0-9]+[KMG]?$ ]] || fail "unexpected: $option"
+env "$option" "$build/bin/hpinfo" --algorithms -n 2 >"$out/said" || fail "expected the library to take $option"
+env "$option" "$build/bin/hprun" -n 2 "$build/bin/hpperf" all_reduce -b 1K -e 1K -n 3 -q >"$out/said" 2>&1 ||
+    fail "expected ranks to start with $option"
+
+echo "== what is refused"
+for wrong in '--thresholds nonsense' '--pairs 0' '-e x' 'all_reduce' '--nonsense'; do
+    status=0
+    # shellcheck disable=SC2086 # two words
+    "${run[@]}" $wrong >"$out/said" 2>&1 || status=$?
+    [ $status -eq 2 ] || fail "expected 2 for $wrong, given $status"
+    [ "$(grep -c '^hpperf: .*expected' "$out/said")" = 1 ] || fail "expected to be told once: $wrong"
+done
+"${run[@]}" --help >"$out/said" || fail "expected help"
+[ "$(grep -c -e '--pairs' "$out/said")" = 1 ] || fail "expected help once"
