@@ -195,19 +195,16 @@ static void of_one(const hpi_run *run, hp_coll_traffic *out_traffic) {
     *out_traffic = (hp_coll_traffic){"", 0, moves ? o.in : 0, moves ? o.out : 0};
 }
 
-/* A message is copied into cells and out of them; one that lies where the receiver can read it, by
+/* A message is copied into cells and out of them; one that its receiver can read where it lies, by
  * the receiver alone. */
-static void of_message(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
+static hp_status of_message(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
     const uint64_t bytes = call->count * hp_dtype_size(call->dtype);
-    hp_world *world = hp_group_world(call->group);
-    const int peer = hp_group_world_rank(call->group, call->rank);
-    bool is_placed = false;
-    if (call->what == HP_SEND && bytes > HPI_CELL_BYTES) {
-        const hpi_place place = hpi_symm_place(world, call->in, bytes);
-        is_placed = place.key && hpi_symm_at(world, place, peer);
-    }
-    const uint64_t copied = is_placed ? 0 : bytes;
+    bool is_read = false;
+    if (call->what == HP_SEND)
+        HP_TRY(hpi_mailbox_is_read(call->group, call->in, bytes, call->rank, &is_read));
+    const uint64_t copied = is_read ? 0 : bytes;
     *out_traffic = (hp_coll_traffic){"mailbox", 1, copied, copied};
+    return HP_OK;
 }
 
 static bool moves_nothing(const hpi_run *run) {
@@ -251,8 +248,8 @@ hp_status hp_coll_traffic_get(const hp_coll_call *call, hp_coll_traffic *out_tra
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the traffic, given NULL");
     HP_TRY(hpi_coll_check_call(call, &run));
     if (run.what == HP_SEND || run.what == HP_RECV)
-        of_message(call, out_traffic);
-    else if (moves_nothing(&run))
+        return of_message(call, out_traffic);
+    if (moves_nothing(&run))
         *out_traffic = (hp_coll_traffic){.algorithm = ""};
     else if (run.n == 1)
         of_one(&run, out_traffic);

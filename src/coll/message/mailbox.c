@@ -2,16 +2,21 @@
  *
  * mailbox.c - send and receive: one writes cells, the other reads them, in order.
  *
- *     sender     wait for a free cell, fill it, posted = k          large and symmetric: post the
- *     receiver   wait for posted >= k, copy, taken = k              place, wait until it was copied
+ *     sender     wait for a free cell, fill it, its number = k      large: post the place, wait
+ *     receiver   wait for that number, copy, now and then taken = k        until it was copied
  *
- * A message of one cell is buffered, a longer one goes in pieces while the receiver reads, and one
- * that lies in symmetric memory which the receiver holds too is copied once, from where it lies.
+ * A message of up to HPI_BUFFERED_BYTES is buffered, a longer one goes in pieces while the receiver
+ * reads. One that lies in symmetric memory which the receiver holds too is copied once, from where
+ * it lies, and so is a large one in ordinary memory, where the kernel lets the receiver read it
+ * (process_vm_readv); the first time that it does not, the receiver says so, and the sender copies.
  * Ways are independent of each other and of the group's collectives, so that a rank can send and
  * receive at once. A receiver that wants another count or dtype writes so into its line instead of
  * a number, which is an answer to whatever the sender waits for.
  */
 #include "mailbox.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
 
 /* One message on its way through. */
 typedef struct letter {
@@ -109,14 +114,22 @@ static hp_status await(const letter *l, const _Atomic uint64_t *word, uint64_t v
 /* Until the receiver has read the first n cells. */
 static hp_status await_taken(const letter *l, uint64_t n) {
     const _Atomic uint64_t *taken = &l->way->slot->taken;
+    if (n <= l->way->n_taken)
+        return HP_OK;
     HP_TRY(await(l, taken, n));
-    return atomic_load_explicit(taken, memory_order_acquire) == HPI_REFUSED
-               ? fail_refused(l, hp_group_rank(l->group), l->peer)
-               : HP_OK;
+    l->way->n_taken = atomic_load_explicit(taken, memory_order_acquire);
+    if (l->way->n_taken != HPI_REFUSED)
+        return HP_OK;
+    l->way->n_taken = 0; /* whoever looks again sees it again */
+    return fail_refused(l, hp_group_rank(l->group), l->peer);
 }
 
-/* Who finds a free cell waits for nobody, and would go on writing to a partner that has died. */
+/* Who finds a free cell waits for nobody, and would go on writing to a partner that has died. The
+ * clock costs as much as a short message. */
 static hp_status look_at_partner(const letter *l) {
+    enum { MESSAGES_PER_LOOK = 16 };
+    if (l->way->n_messages % MESSAGES_PER_LOOK)
+        return HP_OK;
     const uint64_t now_ns = hpi_now_ns(), pause_ns = UINT64_C(50000000);
     if (now_ns - l->way->looked_ns < pause_ns)
         return HP_OK;
@@ -134,31 +147,43 @@ static hp_status next_free_cell(const letter *l, hpi_cell **out_cell) {
     return HP_OK;
 }
 
-static void post(const letter *l) {
+/* The receiver waits for the number; for `posted` before its first message alone. */
+static void post(const letter *l, hpi_cell *cell) {
     l->way->n_cells++;
-    /* acquired in receive */
-    atomic_store_explicit(&l->way->slot->posted, l->way->n_cells, memory_order_seq_cst);
+    /* both acquired: in hpi_way_open_from and next_full_cell */
+    atomic_store_explicit(&l->way->slot->posted, l->way->n_cells, memory_order_release);
+    atomic_store_explicit(&cell->number, l->way->n_cells, memory_order_seq_cst);
     hpi_world_wake(world_of(l), peer_world_rank(l));
 }
 
 /* Where the receiver can read the data of a message that is too long for a cell. */
 static hpi_place place_of(const letter *l) {
     const hpi_place none = {0, 0};
-    if (l->bytes <= HPI_CELL_BYTES)
+    if (l->bytes <= HPI_BUFFERED_BYTES)
         return none;
     const hpi_place place = hpi_symm_place(world_of(l), l->c->in, l->bytes);
     return place.key && hpi_symm_at(world_of(l), place, peer_world_rank(l)) ? place : none;
 }
 
+/* The next free cell, with what the message is in it. */
+static hp_status begin_cell(const letter *l, hpi_cell_kind kind, hpi_cell **out_cell) {
+    HP_TRY(next_free_cell(l, out_cell));
+    (*out_cell)->count = l->c->count;
+    (*out_cell)->dtype = l->c->dtype;
+    (*out_cell)->kind = kind;
+    return HP_OK;
+}
+
 static hp_status send_placed(const letter *l, hpi_place place) {
     hpi_cell *cell;
-    HP_TRY(next_free_cell(l, &cell));
-    cell->count = l->c->count;
-    cell->dtype = l->c->dtype;
-    cell->is_placed = 1;
+    HP_TRY(begin_cell(l, HPI_CELL_PLACED, &cell));
     cell->place = place;
-    post(l);
+    post(l, cell);
     return await_taken(l, l->way->n_cells);
+}
+
+static void *data_of(hpi_cell *cell, uint64_t bytes) {
+    return bytes <= HPI_HEAD_BYTES ? cell->head : cell->data;
 }
 
 static hp_status send_copied(const letter *l) {
@@ -167,38 +192,68 @@ static hp_status send_copied(const letter *l) {
     do {
         hpi_cell *cell;
         const uint64_t piece = hpi_min(l->bytes - at, HPI_CELL_BYTES);
-        HP_TRY(next_free_cell(l, &cell));
-        cell->count = l->c->count;
-        cell->dtype = l->c->dtype;
-        cell->is_placed = 0;
+        HP_TRY(begin_cell(l, HPI_CELL_DATA, &cell));
         if (piece)
-            memcpy(cell->data, data + at, piece);
-        post(l);
+            memcpy(data_of(cell, l->bytes), data + at, piece);
+        post(l, cell);
         at += piece;
     } while (at < l->bytes);
     return HP_OK;
 }
 
+static bool is_unreadable(const letter *l) {
+    return load(&l->way->slot->is_unreadable); /* ordered by `taken` */
+}
+
+/* From where it lies, or, when the receiver has said that it cannot, through cells. */
+static hp_status send_far(const letter *l) {
+    hpi_cell *cell;
+    HP_TRY(begin_cell(l, HPI_CELL_FAR, &cell));
+    cell->far.address = (uintptr_t)l->c->in;
+    cell->far.pid = getpid();
+    post(l, cell);
+    HP_TRY(await_taken(l, l->way->n_cells));
+    return is_unreadable(l) ? send_copied(l) : HP_OK;
+}
+
 static hp_status send(const letter *l) {
     const hpi_place place = place_of(l);
     HP_TRY(look_at_partner(l));
-    return place.key ? send_placed(l, place) : send_copied(l);
+    if (place.key)
+        return send_placed(l, place);
+    return l->bytes >= HPI_FAR_BYTES && !is_unreadable(l) ? send_far(l) : send_copied(l);
 }
 
 /* ---- receive ----------------------------------------------------------------------------------
  */
 
-static hp_status next_full_cell(const letter *l, const hpi_cell **out_cell) {
-    HP_TRY(await(l, &l->way->slot->posted, l->way->n_cells + 1));
-    *out_cell = &l->way->cells[l->way->n_cells % HPI_N_CELLS];
-    return HP_OK;
+static hp_status next_full_cell(const letter *l, hpi_cell **out_cell) {
+    hpi_cell *cell = &l->way->cells[l->way->n_cells % HPI_N_CELLS];
+    const hpi_reason reason = {
+        .operation = l->name, .group = l->group, .rank = l->peer, .seq = l->way->n_messages};
+    *out_cell = cell;
+    return hpi_world_wait(world_of(l), &cell->number, HP_EQ, l->way->n_cells + 1, &reason);
 }
 
-static void take(const letter *l) {
-    l->way->n_cells++;
+/* A sender that waits for room can wait for the end of a step: it fills the rest meanwhile. */
+static void take(const letter *l, bool is_awaited) {
+    enum { STEP = HPI_N_CELLS / 4 };
+    hpi_way *way = l->way;
+    way->n_cells++;
+    if (!is_awaited && way->n_cells - way->n_taken < STEP)
+        return;
+    way->n_taken = way->n_cells;
     /* acquired by await_taken */
-    atomic_store_explicit(&l->way->slot->taken, l->way->n_cells, memory_order_seq_cst);
+    atomic_store_explicit(&way->slot->taken, way->n_cells, memory_order_seq_cst);
     hpi_world_wake(world_of(l), peer_world_rank(l));
+}
+
+/* What was copied from the sender's memory. A sender that gave up, which it says first, may have
+ * written there meanwhile. Until the take it has not left in order. */
+static hp_status take_copied(const letter *l) {
+    HP_TRY(hpi_group_listen(l->group, l->name));
+    take(l, true);
+    return HP_OK;
 }
 
 static hp_status receive_placed(const letter *l, const hpi_cell *cell) {
@@ -208,31 +263,66 @@ static hp_status receive_placed(const letter *l, const hpi_cell *cell) {
                              "recv: expected rank %d (world %d) of %s to send from live memory, it "
                              "was freed meanwhile",
                              l->peer, peer_world_rank(l), hpi_group_name(l->group));
-    memcpy(l->c->out, data, l->bytes);
-    /* A sender that gave up, which it says first, may have written there meanwhile. Until the take
-     * it has not left in order. */
-    HP_TRY(hpi_group_look(l->group, l->peer, l->name));
-    take(l);
-    return HP_OK;
+    hpi_copy(l->c->out, data, l->bytes);
+    return take_copied(l);
 }
 
-static hp_status receive(const letter *l) {
+static bool read_far(const letter *l, const hpi_cell *cell) {
+    enum { MOST_BYTES = 1 << 26 }; /* of a piece: the kernel takes 2 GiB a call */
+    const unsigned char *from = (const unsigned char *)(uintptr_t)cell->far.address;
+    unsigned char *to = l->c->out;
+    if (hpi_world_is_threads(world_of(l))) {
+        hpi_copy(to, from, l->bytes);
+        return true;
+    }
+    for (uint64_t at = 0; at < l->bytes;) {
+        const size_t piece = hpi_min(l->bytes - at, MOST_BYTES);
+        const struct iovec here = {to + at, piece}, there = {(void *)(uintptr_t)(from + at), piece};
+        const ssize_t got = process_vm_readv((pid_t)cell->far.pid, &here, 1, &there, 1, 0);
+        if (got <= 0)
+            return false;
+        at += (uint64_t)got;
+    }
+    return true;
+}
+
+static hp_status receive_copied(const letter *l) {
     unsigned char *data = l->c->out;
-    const hpi_cell *cell;
-    HP_TRY(next_full_cell(l, &cell));
-    if (cell->count != l->c->count || cell->dtype != (uint32_t)l->c->dtype)
-        return refuse(l, cell);
-    if (cell->is_placed)
-        return receive_placed(l, cell);
     for (uint64_t at = 0;;) {
+        hpi_cell *cell;
+        HP_TRY(next_full_cell(l, &cell));
         const uint64_t piece = hpi_min(l->bytes - at, HPI_CELL_BYTES);
         if (piece)
-            memcpy(data + at, cell->data, piece);
-        take(l);
+            memcpy(data + at, data_of(cell, l->bytes), piece);
+        take(l, false);
         at += piece;
         if (at == l->bytes)
             return HP_OK;
-        HP_TRY(next_full_cell(l, &cell));
+    }
+}
+
+/* Where the sender has died its memory cannot be read either: that is found by looking at it. */
+static hp_status receive_far(const letter *l, const hpi_cell *cell) {
+    if (read_far(l, cell))
+        return take_copied(l);
+    HP_TRY(hpi_group_look(l->group, l->peer, l->name));
+    store(&l->way->slot->is_unreadable, 1); /* published by the take */
+    take(l, true);
+    return receive_copied(l);
+}
+
+static hp_status receive(const letter *l) {
+    hpi_cell *cell;
+    HP_TRY(next_full_cell(l, &cell));
+    if (cell->count != l->c->count || cell->dtype != (uint32_t)l->c->dtype)
+        return refuse(l, cell);
+    switch (cell->kind) {
+    case HPI_CELL_PLACED:
+        return receive_placed(l, cell);
+    case HPI_CELL_FAR:
+        return receive_far(l, cell);
+    default:
+        return receive_copied(l);
     }
 }
 
@@ -284,6 +374,17 @@ static hp_status run(hp_group *group, hp_collective what, const hpi_coll *c) {
         status = fail_group(group, status);
     way_leave(&l);
     return status;
+}
+
+hp_status hpi_mailbox_is_read(hp_group *group, const void *data, uint64_t bytes, int to,
+                              bool *out_is_read) {
+    const hpi_coll c = {.in = data};
+    hpi_mailbox *m;
+    HP_TRY(hpi_mailbox_get(group, &m));
+    const letter l = {.group = group, .way = &m->to[to], .c = &c, .peer = to, .bytes = bytes};
+    *out_is_read =
+        place_of(&l).key || (bytes >= HPI_FAR_BYTES && !(l.way->slot && is_unreadable(&l)));
+    return HP_OK;
 }
 
 hp_status hpi_mailbox_send(hp_group *group, const hpi_coll *c) {
