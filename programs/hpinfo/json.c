@@ -6,6 +6,7 @@
 #include "report.h"
 
 #include <cjson/cJSON.h>
+#include <hyperparallel/coll.h>
 #include <stdlib.h>
 
 static void add_number(cJSON *object, const char *name, uint64_t value) {
@@ -109,6 +110,7 @@ static void add_library(cJSON *all, const report *r) {
     add_text(o, "built_with", hp_version_build());
     cJSON_AddBoolToObject(o, "available", r->is_available);
     add_text(o, "why_not", r->why_not);
+    add_text(o, "kernels", hp_coll_kernels());
     add_text(o, "matmul", r->has_matmul ? r->matmul : NULL);
 }
 

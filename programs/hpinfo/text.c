@@ -4,6 +4,7 @@
  */
 #include "report.h"
 
+#include <hyperparallel/coll.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
@@ -203,6 +204,7 @@ static void print_library(const report *r, FILE *file) {
     put_text(file, "version", hp_version());
     put_text(file, "built with", hp_version_build());
     put_text(file, "available", r->is_available ? "yes" : r->why_not);
+    put_text(file, "kernels", hp_coll_kernels());
     put_text(file, "matrix products", r->matmul);
     if (*r->matmul_note)
         put_text(file, "", r->matmul_note);

@@ -11,6 +11,8 @@
 #include "kernels.h"
 #include "versions.h"
 
+#include <hyperparallel/coll.h>
+
 /* ---- versions ---- */
 
 #ifdef __x86_64__
@@ -39,6 +41,10 @@ const hpi_kernel_version *hpi_kernel_version_at(int index) {
 
 const hpi_kernel *hpi_kernel_of(hp_dtype dtype) {
     return (unsigned)dtype < HPI_N_DTYPES ? &hpi_kernel_version_at(0)->kernels[dtype] : NULL;
+}
+
+const char *hp_coll_kernels(void) {
+    return hpi_kernel_version_at(0)->name;
 }
 
 /* ---- the tree ---- */
