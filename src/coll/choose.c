@@ -36,9 +36,8 @@ static bool is_in_range(const hpi_run *run, const hpi_algorithm *a) {
     return hpi_is_from(run, a->from) && (a->to == HPI_FROM_ANY || !hpi_is_from(run, a->to));
 }
 
-/* The number of the forced row, from 1; 0: none. */
-unsigned hpi_only_of(const hpi_run *run) {
-    for (int i = 0; run->state->only && i < hpi_n_algorithms; i++)
+unsigned hpi_only_find(const hpi_run *run) {
+    for (int i = 0; i < hpi_n_algorithms; i++)
         if (hpi_algorithms[i].what == run->what &&
             strcmp(hpi_algorithms[i].name, run->state->only) == 0)
             return (unsigned)i + 1;
@@ -84,7 +83,7 @@ static bool needs_met(const hpi_run *run, hpi_needs needs) {
 /* NULL: there is none. */
 static const hpi_algorithm *first_row(const hpi_run *run) {
     const unsigned only = hpi_only_of(run);
-    for (int i = 0; i < hpi_n_algorithms; i++) {
+    for (int i = run->state->first_row[run->what]; i < hpi_n_algorithms; i++) {
         const hpi_algorithm *a = &hpi_algorithms[i];
         if (a->what == run->what && (only ? only == (unsigned)i + 1 : is_in_range(run, a)) &&
             needs_met(run, a->needs))

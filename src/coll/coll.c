@@ -44,12 +44,18 @@ static void state_destroy(void *memory) {
     hpi_free(s);
 }
 
+static void find_first_rows(hpi_coll_state *s) {
+    for (int i = hpi_n_algorithms; i-- > 0;)
+        s->first_row[hpi_algorithms[i].what] = (uint8_t)i;
+}
+
 static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
     const size_t n = (size_t)hp_group_size(group);
     hpi_coll_state *s = hpi_alloc(1, sizeof *s);
     if (!s)
         return HP_ERR_MEMORY;
     s->group = group;
+    find_first_rows(s);
     s->can_hand_back = hpi_can_hand_back();
     s->in = hpi_alloc(n, sizeof *s->in);
     s->pids = hpi_alloc(n, sizeof *s->pids);
@@ -57,7 +63,7 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
     s->cells = hpi_alloc(n, sizeof *s->cells);
     s->chunk = hpi_alloc(n, sizeof *s->chunk);
     s->entered = hpi_alloc(n, sizeof *s->entered);
-    s->small = hpi_alloc(n, sizeof *s->small);
+    s->small = hpi_alloc_aligned(HPI_ROW_BYTES, n * sizeof *s->small);
     s->scratch = hpi_alloc_aligned(64, hpi_scratch_bytes((int)n));
     s->packed[0] = hpi_alloc(n, sizeof **s->packed);
     s->packed[1] = hpi_alloc(n, sizeof **s->packed);

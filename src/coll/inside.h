@@ -56,6 +56,7 @@ enum { HPI_TAG_BITS = 10 };
 enum { HPI_LAST_COLLECTIVE = HP_RECV, HPI_LAST_REDUCE = HP_MIN, HPI_LAST_WIRE = HP_WIRE_FP8_E5M2 };
 
 enum { HPI_SMALL_WORDS = 4, HPI_SMALL_BYTES = 8 * HPI_SMALL_WORDS };
+enum { HPI_ROW_WORDS = 8, HPI_ROW_BYTES = 8 * HPI_ROW_WORDS }; /* a vector, to be summed whole */
 enum { HPI_ENTER_WORDS = 3 + HPI_SMALL_WORDS }; /* that a rank says when it enters, see enter.c */
 
 /* What a rank said of its operands when it entered: {key, offset} in symmetric memory, {0, address}
@@ -71,23 +72,24 @@ typedef enum hpi_reach { HPI_REACH_UNKNOWN, HPI_REACH_NONE, HPI_REACH_ALL } hpi_
 /* Hangs on a group; made by the first collective. Used by one thread at a time, but for `seq`. */
 typedef struct hpi_coll_state {
     hp_group *group;
-    _Atomic uint64_t seq;                  /* of the last collective that began */
-    uint64_t thresholds[HPI_N_THRESHOLDS]; /* bytes, the same on every member */
-    const char *only;                      /* force this algorithm; NULL: choose */
-    const hpi_algorithm *last;             /* that ran */
-    bool is_last_pushed;                   /* by it owners stored results into every output */
-    bool can_hand_back;                    /* lines of peers; see handback.c */
-    uint64_t n_slow;                       /* its samples behind each other that were slow */
+    _Atomic uint64_t seq;                       /* of the last collective that began */
+    uint64_t thresholds[HPI_N_THRESHOLDS];      /* bytes, the same on every member */
+    const char *only;                           /* force this algorithm; NULL: choose */
+    uint8_t first_row[HPI_LAST_COLLECTIVE + 1]; /* of each in algorithms.def, or one before it */
+    const hpi_algorithm *last;                  /* that ran */
+    bool is_last_pushed;                        /* by it owners stored results into every output */
+    bool can_hand_back;                         /* lines of peers; see handback.c */
+    uint64_t n_slow;                            /* its samples behind each other that were slow */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
     unsigned char **out;      /* by rank: where its output is written from here */
     const void **chunk;       /* inputs of the chunk being reduced */
     hpi_entered *entered;
-    uint64_t said[HPI_ENTER_WORDS];     /* by this rank */
-    uint64_t (*small)[HPI_SMALL_WORDS]; /* contributions that came in words */
-    uint64_t n_pocketed;                /* collectives so far whose inputs lay in pockets */
-    unsigned char *scratch;             /* of the kernels */
-    uint64_t *packed[2];                /* where packed parts begin, of in and out */
+    uint64_t said[HPI_ENTER_WORDS];   /* by this rank */
+    uint64_t (*small)[HPI_ROW_WORDS]; /* contributions that came in words, zero behind them */
+    uint64_t n_pocketed;              /* collectives so far whose inputs lay in pockets */
+    unsigned char *scratch;           /* of the kernels */
+    uint64_t *packed[2];              /* where packed parts begin, of in and out */
     /* The staging area, made by the first collective that needs it: two cells for each rank. */
     hp_symm staging;
     unsigned char **cells; /* [size], rank's first cell as seen here */
@@ -162,6 +164,12 @@ static inline hpi_event hpi_collective_event(hp_collective what) {
  * what waiting gives. */
 hp_status hpi_coll_enter(hpi_run *run);
 
+/* ---- carried.c: inputs that have come with the meeting ---- */
+
+hp_status hpi_reduce_words(hpi_run *run);
+hp_status hpi_scatter_reduce_words(hpi_run *run);
+hp_status hpi_reduce_pockets(hpi_run *run);
+
 /* ---- choose.c ---- */
 
 /* Before the meeting, from the call alone: does the contribution travel in the words? */
@@ -179,7 +187,10 @@ void hpi_choose_unmet(hpi_run *run);
 /* Is the call as large as that? */
 bool hpi_is_from(const hpi_run *run, hpi_threshold threshold);
 /* The number of the forced row, from 1; 0: none. */
-unsigned hpi_only_of(const hpi_run *run);
+unsigned hpi_only_find(const hpi_run *run);
+static inline unsigned hpi_only_of(const hpi_run *run) {
+    return run->state->only ? hpi_only_find(run) : 0;
+}
 
 /* ---- thresholds.c ---- */
 
@@ -191,7 +202,6 @@ const char *hpi_threshold_name(hpi_threshold threshold);
 
 hp_status hpi_gather(hpi_run *run);
 hp_status hpi_scatter_reduce(hpi_run *run);
-hp_status hpi_reduce_each(hpi_run *run);
 hp_status hpi_reduce_push(hpi_run *run);
 
 /* Reduce `count` elements from state->in, each at in_offset bytes, and store the result at

@@ -120,6 +120,7 @@ static void say(hpi_run *run) {
     uint64_t payload[HPI_SMALL_WORDS] = {0};
     if (run->is_small) {
         memcpy(payload, run->c.in, run->in_bytes);
+        memcpy(run->state->small[run->rank], payload, HPI_SMALL_BYTES);
     } else if (run->is_in_pocket) {
         run->state->n_pocketed++;
         memcpy(pocket_of(run, run->rank), run->c.in, run->in_bytes);
@@ -244,16 +245,20 @@ static hp_status find_places(hpi_run *run) {
 
 hp_status hpi_coll_enter(hpi_run *run) {
     hpi_coll_state *s = run->state;
+    const bool is_carried = run->is_small || run->is_in_pocket;
     HP_TRY(hpi_ahead_wait(run));
     say(run);
+    if (is_carried) /* while the others' words are on their way */
+        HP_TRY(hpi_choose(run));
     for (int k = 1; k < run->n; k++)
         HP_TRY(listen(run, (run->rank + k) % run->n));
     hpi_ahead_met(run);
     if (run->is_empty)
         return HP_OK;
-    if (!run->is_small && !run->is_in_pocket)
+    if (!is_carried) {
         HP_TRY(survey(run));
-    HP_TRY(hpi_choose(run));
+        HP_TRY(hpi_choose(run));
+    }
     if (run->algorithm->needs == HPI_NEEDS_READABLE)
         HP_TRY(hpi_direct_find(run));
     else if (run->algorithm->needs == HPI_NEEDS_INPUTS ||

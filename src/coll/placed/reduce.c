@@ -141,13 +141,6 @@ hp_status hpi_scatter_reduce(hpi_run *run) {
     return HP_OK;
 }
 
-/* Everybody sums everything: the inputs are small and already here. */
-hp_status hpi_reduce_each(hpi_run *run) {
-    unsigned char *out = run->c.out;
-    hpi_reduce_span(run, 0, &out, 1, 0, run->c.count);
-    return HP_OK;
-}
-
 hp_status hpi_reduce_push(hpi_run *run) {
     hpi_reading reading = hpi_reading_begin(run);
     uint64_t begin, end;
