@@ -58,9 +58,16 @@ uint64_t hpi_line_seq(const hp_group *group, int rank, int channel) {
 
 /* ---- the ring ------------------------------------------------------------------------------- */
 
+/* Where number k lies in the ring: k's bits turned round, so that processors that see one entry
+ * read do not fetch the next one, which its owner is about to write. */
+static const uint8_t places[HPI_N_SAID] = {
+    0,  32, 16, 48, 8,  40, 24, 56, 4,  36, 20, 52, 12, 44, 28, 60, 2,  34, 18, 50, 10, 42,
+    26, 58, 6,  38, 22, 54, 14, 46, 30, 62, 1,  33, 17, 49, 9,  41, 25, 57, 5,  37, 21, 53,
+    13, 45, 29, 61, 3,  35, 19, 51, 11, 43, 27, 59, 7,  39, 23, 55, 15, 47, 31, 63};
+
 hpi_said *hpi_group_said(const hp_group *group, int rank, uint64_t seq) {
     unsigned char *slot = (unsigned char *)group->lines[rank];
-    return (hpi_said *)(void *)(slot + HPI_RING_OFFSET) + seq % HPI_N_SAID;
+    return (hpi_said *)(void *)(slot + HPI_RING_OFFSET) + places[seq % HPI_N_SAID];
 }
 
 void hpi_said_post(hp_group *group, uint64_t seq) {
