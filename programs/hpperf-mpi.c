@@ -43,14 +43,19 @@ static int read_step_options(int argc, char **argv, step_options *o) {
     return o->n_units && o->n_params && o->width_bytes && o->n_steps;
 }
 
-/* The library's own words, in one line, without spaces at the end. */
-static void read_version(char *out, int size) {
+/* The library's own words up to a comma or the end of the line, with single spaces. */
+static void read_version(char *out, size_t size) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length;
+    size_t n = 0;
     MPI_Get_library_version(text, &length);
-    snprintf(out, (size_t)size, "%.*s", (int)strcspn(text, ",\n"), text);
-    for (char *c = out; *c; c++)
-        *c = *c == '\t' ? ' ' : *c;
+    text[strcspn(text, ",\n")] = 0;
+    for (const char *c = text; *c && n + 1 < size; c++) {
+        const char now = *c == '\t' ? ' ' : *c;
+        if (now != ' ' || (n && out[n - 1] != ' '))
+            out[n++] = now;
+    }
+    out[n] = 0;
 }
 
 static void fail(int rank, const char *what) {
