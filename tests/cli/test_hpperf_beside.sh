@@ -120,7 +120,8 @@ done
 
 # Of each peer every collective, small and large, touched and classic, in place and not.
 few=(all -b 8 -e 300K -f 30000 -n 2 --pairs 2 --json)
-for peer in openmpi openmpi-ucx mpich openmpi5 openmpi5-ucx mpich5 intelmpi oneccl gloo; do
+for peer in openmpi openmpi-sm openmpi-ucx mpich openmpi5 openmpi5-sm openmpi5-ucx mpich5 mpich5-rg intelmpi \
+    oneccl gloo; do
     status=0
     "$hprun" -n 2 --deadline 60 "$hpperf" "${few[@]}" --beside $peer >"$out/said" 2>"$out/error" || status=$?
     if [ $status -ne 0 ] && grep -qE 'tools/setup.sh (mpi|peers) installs it' "$out/error"; then

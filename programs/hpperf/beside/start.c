@@ -25,13 +25,13 @@ enum { MOST_WORDS = 128, PATH_SIZE = 4096, LINE_SIZE = 32768 };
 
 /* ---- what is where ---- */
 
-/* The folder of this program, with its last slash. */
-static void own_folder(char *out, size_t size) {
+/* The folder of this program, with its last slash; n_up folders above it. */
+static void own_folder(int n_up, char *out, size_t size) {
     const ssize_t n = readlink("/proc/self/exe", out, size - 1);
     out[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(out, '/');
-    if (slash)
-        slash[1] = 0;
+    for (char *slash; n_up-- >= 0 && (slash = strrchr(out, '/')) != NULL;)
+        *slash = 0;
+    strcat(out, "/"); /* in place of one that was there */
 }
 
 /* Of a row's file, where it is; as it stands, when it is looked for in PATH. */
@@ -39,8 +39,8 @@ static void place_of(const char *file, char *out, size_t size) {
     char folder[PATH_SIZE] = "";
     const bool is_own = strncmp(file, "./", 2) == 0, is_in_peers = !is_own && strchr(file, '/');
     if (is_own || is_in_peers)
-        own_folder(folder, sizeof folder);
-    snprintf(out, size, "%s%s%s", folder, is_in_peers ? "../peers/" : "", is_own ? file + 2 : file);
+        own_folder(is_in_peers, folder, sizeof folder);
+    snprintf(out, size, "%s%s%s", folder, is_in_peers ? "peers/" : "", is_own ? file + 2 : file);
 }
 
 static hp_status look_for(const beside_row *row, const char *file, const char *then) {
