@@ -175,6 +175,16 @@ static hp_status run_together(hpi_run *run) {
                                                            : HP_OK;
 }
 
+/* Whoever reads each call's line is told why it ran that way. */
+__attribute__((noinline)) static hp_status end_with_reason(hpi_probe *probe, const hpi_run *run,
+                                                           hp_status status) {
+    char why[256], note[300];
+    hpi_choice_explain(run, why, sizeof why);
+    snprintf(note, sizeof note, "%s (%s)", run->algorithm->name, why);
+    probe->note = note;
+    return hpi_probe_end(probe, status);
+}
+
 static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
     const hp_status made = state_get(run->group, &run->state);
     if (made < 0) { /* the others will wait for this rank */
@@ -196,6 +206,8 @@ static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
     else if (out_seq)
         *out_seq = seq;
     probe.note = run->algorithm ? run->algorithm->name : NULL;
+    if (__builtin_expect(run->algorithm && hpi_journal_has(probe.journal, HPI_LOG_DEBUG), 0))
+        return end_with_reason(&probe, run, status);
     return hpi_probe_end(&probe, status);
 }
 

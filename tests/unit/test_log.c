@@ -115,7 +115,7 @@ static void test_log_level_debug_has_every_call(void **state) {
         assert_int_equal(count(text, "group_split of world"), 1);
         assert_int_equal(count(text, "symm_alloc of"), 1);
         assert_true(count(text, "DEBUG   coll   all_reduce #1 of") == 1);
-        assert_int_equal(count(text, "4 bytes by words"), 1);
+        assert_int_equal(count(text, "4 bytes by words (the input, "), 1);
         assert_int_equal(count(text, " put "), 0); /* counted, not told */
         assert_int_equal(count(text, "in all 1 put, 4 bytes"), 1);
         assert_int_equal(count(text, "end: "), 1);
