@@ -9,7 +9,7 @@
  * if it were new. Stores past the caches do not ask either. Which of the two it is, a hypervisor
  * decides, and decides anew while a job runs; so a call times the first piece that it reads: 16 KiB
  * take 450 to 750 ns from near and 1150 to 1400 ns from afar. That tells nothing of lines that come
- * from memory, so large calls do without.
+ * from memory, so large calls do without. From near a flush takes as long as it saves, or longer.
  *
  * A flush changes no content and nothing here is agreed on: each rank does what it finds. Measured
  * on 2 cores of an EPYC 9004; on Intel a shared line is written as fast as any other.
@@ -18,8 +18,8 @@
 
 /* What near cores reach and far ones do not. */
 enum { SAMPLE_BYTES = 16 << 10, NEAR_BYTES_PER_NS = 16 };
-enum { SLOW_FOR_SURE = 3 };         /* samples behind each other: one may have been disturbed */
-enum { FAR_STEP_BYTES = 64 << 10 }; /* that the second-level cache still holds after it was read */
+enum { SLOW_FOR_SURE = 3 };        /* samples behind each other: one may have been disturbed */
+enum { FAR_STEP_BYTES = 4 << 10 }; /* that the first-level cache still holds after it was read */
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
