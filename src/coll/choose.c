@@ -60,21 +60,21 @@ bool hpi_goes_in_pocket(const hpi_run *run) {
 }
 
 static bool needs_met(const hpi_run *run, hpi_needs needs) {
-    if (run->wire != HP_WIRE_FULL)
-        return needs == HPI_NEEDS_WIRE;
+    if ((run->wire != HP_WIRE_FULL) != hpi_needs_wire(needs))
+        return false;
     switch (needs) {
     case HPI_NEEDS_WORDS:
         return run->is_small;
     case HPI_NEEDS_POCKET:
         return run->is_in_pocket;
     case HPI_NEEDS_INPUTS:
+    case HPI_NEEDS_WIRE_INPUTS:
         return run->inputs_placed;
     case HPI_NEEDS_OUTPUTS:
+    case HPI_NEEDS_WIRE_OUTPUTS:
         return run->inputs_placed && run->outputs_placed;
     case HPI_NEEDS_READABLE:
         return run->is_readable;
-    case HPI_NEEDS_WIRE:
-        return false;
     default:
         return true;
     }

@@ -30,6 +30,7 @@ static void state_destroy(void *memory) {
         return;
     hpi_stage_close(s);
     hpi_direct_close(s);
+    hpi_free(s->strips);
     hpi_free(s->pids);
     hpi_cast_destroy(s->group, s->cast);
     hpi_free(s->packed[0]);
@@ -133,7 +134,9 @@ static bool is_result_read(const hpi_run *run) {
 
 /* Peers write what we return: it is there when they have finished. */
 static bool is_written_by_peers(const hpi_run *run) {
-    return run->algorithm && (run->algorithm->needs == HPI_NEEDS_OUTPUTS || hpi_wire_pushes(run));
+    return run->algorithm &&
+           (run->algorithm->needs == HPI_NEEDS_OUTPUTS ||
+            run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS || hpi_wire_pushes(run));
 }
 
 /* The root goes on, and the others wait for it alone. */

@@ -36,6 +36,11 @@ typedef enum hpi_needs {
 #undef X
     HPI_N_NEEDS
 } hpi_needs;
+/* Of those over a wire. */
+static inline bool hpi_needs_wire(hpi_needs needs) {
+    return needs == HPI_NEEDS_WIRE || needs == HPI_NEEDS_WIRE_INPUTS ||
+           needs == HPI_NEEDS_WIRE_OUTPUTS;
+}
 /* A row of algorithms.def. */
 typedef struct hpi_algorithm {
     hp_collective what;
@@ -100,6 +105,7 @@ typedef struct hpi_coll_state {
     hpi_reach reach;
     int64_t *pids;          /* [size] */
     unsigned char *fetched; /* what is summed next, a piece for each rank */
+    unsigned char *strips;  /* the same, encoded: see rounded.c */
     /* Of broadcasts for which nobody meets, see meet/ahead.c and cast/. */
     uint64_t history;           /* a hash of all calls so far */
     _Atomic uint64_t last_read; /* the last collective in which peers touched operands or cells */
@@ -320,6 +326,13 @@ uint64_t hpi_wire_step(const hpi_run *run); /* elements of its chunks */
 /* Do the owners store their results straight into every output? */
 bool hpi_wire_pushes(const hpi_run *run);
 hp_status hpi_wire_alone(hpi_run *run); /* in a group of one */
+
+/* ---- rounded.c: the same where operands are seen by all ---- */
+
+/* Can the kernels round what they read? */
+bool hpi_rounds_in_registers(const hpi_run *run);
+hp_status hpi_scatter_reduce_rounded(hpi_run *run);
+hp_status hpi_reduce_rounded(hpi_run *run);
 
 /* ---- mailbox.c: send and receive ---- */
 

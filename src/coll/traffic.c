@@ -79,6 +79,8 @@ static void cut(const hpi_run *run, operands *o) {
     const uint64_t line = 64 / run->in_size;
     if (run->algorithm->needs == HPI_NEEDS_WIRE)
         slices(run, hpi_wire_step(run), HPI_WIRE_BLOCK, o);
+    else if (run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS)
+        slices(run, run->c.count, hpi_rounds_in_registers(run) ? line : HPI_WIRE_BLOCK, o);
     else if (run->algorithm->needs == HPI_NEEDS_READABLE)
         slices(run, hpi_reduce_direct_step(run), line, o);
     else if (run->algorithm->needs == HPI_NEEDS_NOTHING)
@@ -114,14 +116,17 @@ static void of_words(const operands *o, hp_coll_traffic *t) {
     X(REDUCE_SCATTER, pull, n *out, out)                                                           \
     X(REDUCE_SCATTER, direct, (2 * n - 1) * out, n * out)                                          \
     X(REDUCE_SCATTER, one_shot, in + n * out, in + out)                                            \
+    X(REDUCE_SCATTER, rounded, n *out, out)                                                        \
     X(REDUCE_SCATTER, wire, in + n * out_coded, in_coded + out)                                    \
     X(REDUCE_SCATTER, staged, in + (n - 1) * out, in)                                              \
     X(REDUCE_SCATTER_V, pull, n *out, out)                                                         \
     X(REDUCE_SCATTER_V, direct, (2 * n - 1) * out, n * out)                                        \
+    X(REDUCE_SCATTER_V, rounded, n *out, out)                                                      \
     X(REDUCE_SCATTER_V, wire, in + n * out_coded, in_coded + out)                                  \
     X(REDUCE_SCATTER_V, staged, in + (n - 1) * out, in)                                            \
     X(ALL_REDUCE, one_shot, in + n * out, in + out)                                                \
     X(ALL_REDUCE, push, n *slice, n *slice)                                                        \
+    X(ALL_REDUCE, rounded, n *slice, n *sums)                                                      \
     X(ALL_REDUCE, direct, (2 * n - 1) * slice + out - sums, (n - 1) * slice + out)                 \
     X(ALL_REDUCE, staged, in + (n - 1) * slice + out - sums, in - slice + out + sums)              \
     X(BROADCAST, pull, out - keep, out - keep)                                                     \
@@ -181,7 +186,7 @@ bool hpi_traffic_of(const hpi_run *run, hp_coll_traffic *out_traffic) {
         code(run, &o);
     if (run->what == HP_ALL_REDUCE)
         cut(run, &o);
-    if (run->what == HP_ALL_REDUCE && run->wire != HP_WIRE_FULL) {
+    if (run->what == HP_ALL_REDUCE && algorithm->needs == HPI_NEEDS_WIRE) {
         of_all_reduce_wire(run, &o, out_traffic);
         return true;
     }
@@ -217,7 +222,7 @@ static hp_status find_last(hpi_run *run) {
     run->state = hpi_group_attached(run->group, HPI_SLOT_COLL);
     const hpi_algorithm *last = run->state ? run->state->last : NULL;
     const bool is_wire = run->wire != HP_WIRE_FULL;
-    if (!last || last->what != run->what || (last->needs == HPI_NEEDS_WIRE) != is_wire)
+    if (!last || last->what != run->what || hpi_needs_wire(last->needs) != is_wire)
         return HPI_FAIL(HP_ERR_STATE, "expected %s%s to be what ran last on %s, it was %s%s%s",
                         run->name, is_wire ? " over a wire" : "", hpi_group_name(run->group),
                         last ? hpi_collective_name(last->what) : "none that moves bytes",

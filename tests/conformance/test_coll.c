@@ -159,7 +159,7 @@ static void forced_body(hp_world *world, void *argument) {
     (void)argument;
     bench_open(&b, world, hp_world_group(world), BENCH_MAX_RANKS * 5000 * 4);
     for (int i = 0; i < hpi_n_algorithms; i++) {
-        if (hpi_algorithms[i].needs == HPI_NEEDS_WIRE)
+        if (hpi_needs_wire(hpi_algorithms[i].needs))
             continue;
         RANK_OK(hpi_coll_only(b.group, hpi_algorithms[i].name));
         run_forced(&b, &hpi_algorithms[i]);

@@ -32,7 +32,7 @@ static void has_every_row(hp_world *world, void *argument) {
         call.out = out;
         call.count = counts[hp_world_rank(world)];
         call.in_counts = call.out_counts = counts;
-        call.wire = a->needs == HPI_NEEDS_WIRE ? HP_WIRE_BF16 : HP_WIRE_FULL;
+        call.wire = hpi_needs_wire(a->needs) ? HP_WIRE_BF16 : HP_WIRE_FULL;
         RANK_OK(hpi_coll_check_call(&call, &run));
         run.state = &state;
         run.algorithm = a;
@@ -85,6 +85,8 @@ static const known known_calls[] = {
     {HP_ALL_GATHER, true, true, HP_WIRE_FULL, "direct", BYTES, BYTES},
     {HP_ALL_TO_ALL, true, false, HP_WIRE_FULL, "direct", 2 * BYTES, 2 * BYTES},
     {HP_BROADCAST, true, true, HP_WIRE_FULL, "direct", 0, 0},
+    {HP_ALL_REDUCE, false, false, HP_WIRE_BF16, "rounded", BYTES, BYTES},
+    {HP_REDUCE_SCATTER, false, false, HP_WIRE_FP8_E4M3, "rounded", 2 * BYTES, BYTES},
 };
 
 static void check_known(const known *k, hp_group *group, unsigned char *memory) {
@@ -255,6 +257,7 @@ static void run_cut(hp_world *world, void *argument) {
     RANK_CHECK(ordinary != NULL);
     RANK_OK(hp_symm_alloc(world, NULL, (CHUNK + 1) * sizeof(float), 0, &symm));
     RANK_OK(hp_symm_pointer(symm, hp_world_rank(world), NULL, &shared));
+    RANK_OK(hpi_coll_only(group, "wire"));
     hp_coll_traffic t = traffic_of(group, shared, shared, CHUNK + 1, HP_WIRE_BF16);
     RANK_CHECK(t.read_bytes == 4 * (CHUNK + 1) + 2 * 2 * own);
     RANK_CHECK(t.written_bytes == 2 * (CHUNK + 1) + 2 * 4 * own);

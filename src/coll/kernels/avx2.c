@@ -12,5 +12,5 @@
 #include "fp8.h"
 #include "loops.h"
 
-const hpi_kernel_version hpi_kernels_avx2 = {"AVX2", kernels, fp8};
+const hpi_kernel_version hpi_kernels_avx2 = {"AVX2", kernels, rounding, fp8};
 #endif

@@ -12,5 +12,5 @@
 #include "fp8.h"
 #include "loops.h"
 
-const hpi_kernel_version hpi_kernels_avx512 = {"AVX-512", kernels, fp8};
+const hpi_kernel_version hpi_kernels_avx512 = {"AVX-512", kernels, rounding, fp8};
 #endif

@@ -43,6 +43,10 @@ const hpi_kernel *hpi_kernel_of(hp_dtype dtype) {
     return (unsigned)dtype < HPI_N_DTYPES ? &hpi_kernel_version_at(0)->kernels[dtype] : NULL;
 }
 
+const hpi_kernel *hpi_kernel_rounding(hp_dtype half) {
+    return &hpi_kernel_version_at(0)->rounding[half == HP_BF16];
+}
+
 const char *hp_coll_kernels(void) {
     return hpi_kernel_version_at(0)->name;
 }

@@ -40,6 +40,9 @@ typedef struct hpi_kernel {
 /* The widest loops that this processor has; NULL for a value outside the enum. */
 const hpi_kernel *hpi_kernel_of(hp_dtype dtype);
 
+/* Of fp32 contributions that are rounded once to `half`, fp16 or bf16, when they are read. */
+const hpi_kernel *hpi_kernel_rounding(hp_dtype half);
+
 /* Between fp32 and a format of 8 bits, as floats.h says. Operands lie apart, at any address. */
 typedef struct hpi_fp8 {
     /* Bits of the largest finite magnitude; 0 when there is none. */
@@ -53,8 +56,9 @@ typedef struct hpi_fp8 {
 /* Loops compiled for one instruction set. */
 typedef struct hpi_kernel_version {
     const char *name;
-    const hpi_kernel *kernels; /* by dtype */
-    const hpi_fp8 *fp8;        /* e4m3, e5m2 */
+    const hpi_kernel *kernels;  /* by dtype */
+    const hpi_kernel *rounding; /* of fp32, each rounded when it is read: to fp16, to bf16 */
+    const hpi_fp8 *fp8;         /* e4m3, e5m2 */
 } hpi_kernel_version;
 
 /* Those that this processor can run, the one in use first; NULL beyond the last. */

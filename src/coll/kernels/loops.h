@@ -53,6 +53,13 @@ INLINE acc load_fp16(const unsigned char *from) {
 INLINE acc load_bf16(const unsigned char *from) {
     return (acc){.v = (vec)(widen(load_half(from)) << 16)};
 }
+/* An fp32 that has been 16 bits. */
+INLINE acc load_by_fp16(const unsigned char *from) {
+    return (acc){.v = widen_fp16(narrow_fp16(load(from)))};
+}
+INLINE acc load_by_bf16(const unsigned char *from) {
+    return (acc){.v = (vec)(round_to_bf16(load(from)) & 0xffff0000U)};
+}
 /* A vector of bf16 lies in two of fp32, its even elements and its odd ones: no lane moves. */
 INLINE acc load_bf16_pairs(const unsigned char *from) {
     const u32s both = (u32s)load(from);
@@ -223,6 +230,10 @@ INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inpu
     { load_whole, op##_fp64, divide_fp64, store_whole, false, VECTOR / 8, 8, 8 }
 #define FP32(op)                                                                                   \
     { load_whole, op##_fp32, divide_fp32, store_whole, false, VECTOR / 4, 4, 4 }
+#define FP32_BY_FP16(op)                                                                           \
+    { load_by_fp16, op##_fp32, divide_fp32, store_whole, false, VECTOR / 4, 4, 4 }
+#define FP32_BY_BF16(op)                                                                           \
+    { load_by_bf16, op##_fp32, divide_fp32, store_whole, false, VECTOR / 4, 4, 4 }
 #define INT64(op)                                                                                  \
     { load_whole, op##_int64, NULL, store_whole, false, VECTOR / 8, 8, 8 }
 #define INT32(op)                                                                                  \
@@ -246,6 +257,8 @@ INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inpu
 
 OPS(fp64, fp64, FP64)
 OPS(fp32, fp32, FP32)
+OPS(by_fp16, fp32, FP32_BY_FP16)
+OPS(by_bf16, fp32, FP32_BY_BF16)
 OPS(int64, int64, INT64)
 OPS(int32, int32, INT32)
 OPS(int8, int8, INT8)
@@ -276,5 +289,13 @@ static const hpi_kernel kernels[HPI_N_DTYPES] = {
     [HP_BF16] = NARROW_ROW(bf16), [HP_INT64] = WHOLE_ROW(int64), [HP_INT32] = WHOLE_ROW(int32),
     [HP_INT8] = WHOLE_ROW(int8),  [HP_UINT8] = WHOLE_ROW(uint8),
 };
+
+/* Contributions of fp32 that are rounded when they are loaded; partial results are not. */
+#define ROUNDING_ROW(name)                                                                         \
+    {                                                                                              \
+        .to_sum = ROW(name, fp32), .to_own = ROW(name, fp32), .merge = ROW(fp32, fp32),            \
+        .merge_to_own = ROW(fp32, fp32)                                                            \
+    }
+static const hpi_kernel rounding[2] = {ROUNDING_ROW(by_fp16), ROUNDING_ROW(by_bf16)};
 
 #endif

@@ -14,4 +14,4 @@
 #define NAME "plain"
 #endif
 
-const hpi_kernel_version hpi_kernels_plain = {NAME, kernels, fp8};
+const hpi_kernel_version hpi_kernels_plain = {NAME, kernels, rounding, fp8};

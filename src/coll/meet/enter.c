@@ -262,7 +262,7 @@ hp_status hpi_coll_enter(hpi_run *run) {
     if (run->algorithm->needs == HPI_NEEDS_READABLE)
         HP_TRY(hpi_direct_find(run));
     else if (run->algorithm->needs == HPI_NEEDS_INPUTS ||
-             run->algorithm->needs == HPI_NEEDS_OUTPUTS)
+             run->algorithm->needs == HPI_NEEDS_OUTPUTS || hpi_needs_wire(run->algorithm->needs))
         HP_TRY(find_places(run));
     s->in[run->rank] = run->c.in;
     s->out[run->rank] = run->c.out;

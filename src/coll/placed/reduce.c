@@ -21,8 +21,15 @@ static void look_ahead(const void *page, uint64_t left) {
         __builtin_prefetch((const unsigned char *)page + 2 * PAGE);
 }
 
+/* Over a wire of 16 bits it rounds what it reads: see rounded.c. */
+static const hpi_kernel *kernel_of(const hpi_run *run) {
+    if (run->wire == HP_WIRE_FULL)
+        return hpi_kernel_of(run->c.dtype);
+    return hpi_kernel_rounding(run->wire == HP_WIRE_FP16 ? HP_FP16 : HP_BF16);
+}
+
 static hpi_reduction reduction_of(const hpi_run *run) {
-    return (hpi_reduction){.kernel = hpi_kernel_of(run->c.dtype),
+    return (hpi_reduction){.kernel = kernel_of(run),
                            .dtype = run->c.dtype,
                            .out_dtype = run->c.out_dtype,
                            .op = run->c.op,

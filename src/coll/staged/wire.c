@@ -166,8 +166,8 @@ static void slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_be
 }
 
 bool hpi_wire_pushes(const hpi_run *run) {
-    return run->wire != HP_WIRE_FULL && run->what == HP_ALL_REDUCE && run->outputs_placed &&
-           !run->c.is_wire_result;
+    return run->algorithm && run->algorithm->needs == HPI_NEEDS_WIRE &&
+           run->what == HP_ALL_REDUCE && run->outputs_placed && !run->c.is_wire_result;
 }
 
 /* A peer's results, from its cell to `out`; what is encoded there is widened. */

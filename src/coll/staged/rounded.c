@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * rounded.c - low precision between ranks that see each other's operands.
+ *
+ *     rank            0      1      2      3
+ *     inputs         [abcd] [efgh] [ijkl] [mnop]
+ *     scatter_reduce  a'e'i'm' b'f'j'n' ...          x': x rounded once, by whoever reads it
+ *     reduce         [all]  [all]  [all]  [all]      each stores its column into every output
+ *
+ * In shared memory a contribution that is encoded first is read and written once more than one that
+ * is not, and the cells it travels in save nothing. So it does not travel. fp32 that would be 16
+ * bits is rounded by the kernels as they load it, in the algorithms of full precision. What has
+ * scales, another dtype or a result that travels goes by strips: a reader encodes a strip of each
+ * operand where it lies, into first-level cache, and sums the strips. The terms are those of wire.c
+ * and their tree too, hence the bits; blocks are counted from the start of a part (of the vector,
+ * in an all-reduce) there and here.
+ */
+#include "../inside.h"
+#include "wire.h"
+
+enum { STRIP = 8 * HPI_WIRE_BLOCK, PAGE = 4096 };
+/* No encoded strip is longer, and strips do not meet in the same sets of the cache. */
+enum { STRIP_BYTES = 2 * STRIP + 64 };
+
+/* Elements [at, at + n) of the caller's input `i`, where they lie or copied together at `room`. */
+typedef const void *find_function(const hpi_run *run, int i, uint64_t at, uint64_t n, void *room);
+
+static hp_status open_strips(hpi_coll_state *s, int n) {
+    if (!s->strips)
+        s->strips = hpi_alloc_aligned(64, (uint64_t)n * STRIP_BYTES);
+    return s->strips ? HP_OK : HP_ERR_MEMORY;
+}
+
+/* Reduce n_in encoded strips into elements [at, at + n) of every output. */
+static void sum(const hpi_run *run, int n_in, const void *const *strips, void *const *out,
+                int n_out, uint64_t n, bool is_streaming) {
+    const hpi_kernel kernel = hpi_wire_kernel(run->wire);
+    const bool is_half = run->wire == HP_WIRE_FP16 || run->wire == HP_WIRE_BF16;
+    const hp_dtype half = run->wire == HP_WIRE_FP16 ? HP_FP16 : HP_BF16;
+    hpi_reduction r = {.kernel = &kernel,
+                       .dtype = HP_FP32,
+                       .out_dtype = run->c.out_dtype,
+                       .op = run->c.op,
+                       .n = n_in,
+                       .scratch = run->state->scratch};
+    if (is_half && (r.out_dtype == HP_FP32 || r.out_dtype == half)) {
+        r.dtype = half;
+        r.kernel = hpi_kernel_of(half);
+        hpi_reduce_into(&r, strips, out, n_out, n, is_streaming);
+        return;
+    }
+    const void *result = hpi_reduce_chunk(&r, strips, n);
+    for (int k = 0; k < n_out; k++)
+        memcpy(out[k], result, n * run->out_size);
+}
+
+/* As a result that travels: the sum in fp32, encoded, and widened by each rank. */
+static void sum_coded(const hpi_run *run, const void *const *strips, void *const *out, int n_out,
+                      uint64_t n) {
+    const hpi_kernel kernel = hpi_wire_kernel(run->wire);
+    const hpi_reduction r = {.kernel = &kernel,
+                             .dtype = HP_FP32,
+                             .out_dtype = HP_FP32,
+                             .op = run->c.op,
+                             .n = run->n,
+                             .scratch = run->state->scratch};
+    unsigned char coded[STRIP_BYTES];
+    const void *const one = coded;
+    hpi_wire_encode(run->wire, HP_FP32, hpi_reduce_chunk(&r, strips, n), n, coded);
+    sum(run, 1, &one, out, n_out, n, false);
+}
+
+/* Elements [begin, end) of what `find` finds, the first of them to out[k] + out_offset. */
+static void reduce(const hpi_run *run, find_function *find, uint64_t begin, uint64_t end,
+                   unsigned char *const *out, int n_out, uint64_t out_offset) {
+    const bool is_streaming = !run->is_in_place && hpi_is_from(run, HPI_FROM_STREAM);
+    hpi_coll_state *s = run->state;
+    void *to[HPI_MOST_INPUTS];
+    float room[STRIP];
+    for (uint64_t at = begin, n; at < end; at += n) {
+        n = hpi_min(STRIP, end - at);
+        for (int k = 1; k <= run->n; k++) {
+            const int i = (run->rank + k) % run->n;
+            const unsigned char *from = find(run, i, at, n, room);
+            unsigned char *strip = s->strips + (uint64_t)i * STRIP_BYTES;
+            if (end - at > 3 * STRIP) /* its address is known by then: see copy.c */
+                __builtin_prefetch(from + 2 * PAGE);
+            hpi_wire_encode(run->wire, run->c.dtype, from, n, strip);
+            s->chunk[i] = strip;
+        }
+        for (int k = 0; k < n_out; k++) /* our own first: the others start elsewhere */
+            to[k] = out[(run->rank + k) % n_out] + out_offset + (at - begin) * run->out_size;
+        if (run->c.is_wire_result)
+            sum_coded(run, s->chunk, to, n_out, n);
+        else
+            sum(run, run->n, s->chunk, to, n_out, n, is_streaming);
+    }
+}
+
+/* Of this rank's part, which may be cut into blocks. */
+static const void *find_in_part(const hpi_run *run, int i, uint64_t at, uint64_t n, void *room) {
+    const uint64_t end = (at + n) * run->in_size;
+    unsigned char *to = room;
+    uint64_t offset;
+    for (uint64_t done = at * run->in_size, bytes; done < end; done += bytes) {
+        bytes = hpi_part_piece(run, run->rank, done, end, &offset);
+        if (bytes == n * run->in_size)
+            return run->state->in[i] + offset;
+        memcpy(to + (done - at * run->in_size), run->state->in[i] + offset, bytes);
+    }
+    return room;
+}
+
+bool hpi_rounds_in_registers(const hpi_run *run) {
+    return (run->wire == HP_WIRE_FP16 || run->wire == HP_WIRE_BF16) && run->c.dtype == HP_FP32 &&
+           run->c.out_dtype == HP_FP32 && !run->c.is_wire_result;
+}
+
+hp_status hpi_scatter_reduce_rounded(hpi_run *run) {
+    if (hpi_rounds_in_registers(run))
+        return hpi_scatter_reduce(run);
+    unsigned char *out = run->c.out;
+    HP_TRY(open_strips(run->state, run->n));
+    reduce(run, find_in_part, 0, hpi_part_total(run, run->rank), &out, 1, 0);
+    return HP_OK;
+}
+
+static const void *find_in_vector(const hpi_run *run, int i, uint64_t at, uint64_t n, void *room) {
+    (void)n;
+    (void)room;
+    return run->state->in[i] + at * run->in_size;
+}
+
+/* Slices end at whole blocks. */
+hp_status hpi_reduce_rounded(hpi_run *run) {
+    if (hpi_rounds_in_registers(run))
+        return hpi_reduce_push(run);
+    const uint64_t share =
+        hpi_align_up(hpi_ceil_div(run->c.count, (uint64_t)run->n), HPI_WIRE_BLOCK);
+    const uint64_t begin = hpi_min((uint64_t)run->rank * share, run->c.count);
+    const uint64_t end = hpi_min(begin + share, run->c.count);
+    HP_TRY(open_strips(run->state, run->n));
+    reduce(run, find_in_vector, begin, end, run->state->out, run->n, begin * run->out_size);
+    return HP_OK;
+}
