@@ -4,7 +4,8 @@
  *
  * Models sleep_until (announce, read bump, look at the word, sleep on bump), hpi_world_wake (look
  * at sleepers, raise bump, wake) and the store of hpi_line_post in src/world/line.c. One rank has
- * two threads that sleep, two other ranks each raise a word of theirs. There are no time slices
+ * two threads that sleep, two other ranks each raise a word of theirs and look at the count of those
+ * who wait for it. There are no time slices
  * here: a lost wake-up is a deadlock, which spin reports as an invalid end state. The futex is the
  * kernel's: comparing and falling asleep are one step, and a wake begins with a full barrier. That
  * is why two of the accesses need no order of their own: the increment of bump (its barrier
@@ -19,11 +20,12 @@
  *   6 tso  fails  hpi_world_wake: bump is not raised
  *   7 tso  fails  hpi_world_wake: bump is raised behind the wake
  *   8 tso  fails  sleep_until: raising sleepers is a store that stays in the buffer
+ *   9 tso  fails  sleep_until: the thread counts among those that wait for the other rank
  */
 #define N_ROUNDS 2
-#define SLEEPERS 2
-#define BUMP 3
-#define N_WORDS 4
+#define SLEEPERS(whom) (2 + (whom)) /* a byte each of one word */
+#define BUMP 4
+#define N_WORDS 5
 #define N_WRITERS 4 /* two signallers, two threads */
 #define N_BUFFERED 1
 #include "memory.inc"
@@ -43,7 +45,7 @@ proctype signaller(byte self, which) {
     for (round : 1 .. N_ROUNDS) {
         atomic {
             if
-            :: which == 2 -> n_sleepers = load(SLEEPERS)
+            :: which == 2 -> n_sleepers = load(SLEEPERS(self))
             :: else
             fi
         };
@@ -53,7 +55,7 @@ proctype signaller(byte self, which) {
         :: else
         fi;
         if
-        :: which != 2 -> n_sleepers = load(SLEEPERS)
+        :: which != 2 -> n_sleepers = load(SLEEPERS(self))
         :: else
         fi;
         if
@@ -67,7 +69,10 @@ proctype signaller(byte self, which) {
 }
 
 inline add_sleepers(n) {
-    atomic { fence(2 + thread); mem[SLEEPERS] = mem[SLEEPERS] + n }
+    atomic {
+        fence(2 + thread);
+        mem[SLEEPERS(whom)] = mem[SLEEPERS(whom)] + n
+    }
 }
 
 /* The word and bump, in the order that the mutant lets them go. */
@@ -84,9 +89,10 @@ inline wait_for(value) {
     :: load(word) >= value -> skip
     :: else ->
         is_early = false;
+        whom = (which == 9 -> 1 - word : word);
         if
         :: which == 3 -> look(); is_early = true; add_sleepers(1)
-        :: which == 8 -> store(2 + thread, SLEEPERS, load(SLEEPERS) + 1)
+        :: which == 8 -> store(2 + thread, SLEEPERS(whom), load(SLEEPERS(whom)) + 1)
         :: else -> add_sleepers(1)
         fi;
         do
@@ -103,12 +109,12 @@ inline wait_for(value) {
             !is_asleep[thread]
         od;
         add_sleepers(-1);
-        atomic { seen = 0; bump = 0 }
+        atomic { seen = 0; bump = 0; whom = 0 }
     fi
 }
 
 proctype sleeper(byte thread, which) {
-    byte round, word, seen, bump;
+    byte round, word, whom, seen, bump;
     bool is_early;
     if
     :: thread == 0 ->
