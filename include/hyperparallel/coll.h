@@ -190,8 +190,8 @@ HP_MUST_CHECK hp_status hp_recv(hp_group *group, void *data, uint64_t count, hp_
 /* Returns when every member has entered. */
 HP_MUST_CHECK hp_status hp_barrier(hp_group *group);
 
-/* The instruction set whose loops reduce here: "AVX-512", "AVX2", "SSE2", "NEON" or "plain". It
- * changes how long a reduction takes, and no bit of it. Threads: any. */
+/* The instruction set whose loops reduce here: "AVX-512, BF16", "AVX-512", "AVX2", "SSE2", "NEON"
+ * or "plain". It changes how long a reduction takes, and no bit of it. Threads: any. */
 const char *hp_coll_kernels(void);
 
 #ifdef __cplusplus

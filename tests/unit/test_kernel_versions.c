@@ -524,13 +524,13 @@ static void speeds(void **state) {
     memset(data, 0, 5 * BYTES);
     const void *in[4] = {data, data + BYTES, data + 2 * BYTES, data + 3 * BYTES};
     void *out = data + 4 * BYTES;
-    printf("GB/s       ");
+    printf("GB/s            ");
     for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++)
         printf("%8s", hp_dtype_name(dtype));
     FOR_EACH_VERSION(v)
     for (hp_reduce op = HP_SUM; op <= HP_MAX; op++)
         for (int n = 2; n <= 4; n += 2) {
-            printf("\n%-7s%s%d", v->name, op == HP_SUM ? "sum" : op == HP_AVG ? "avg" : "max", n);
+            printf("\n%-14s%s%d", v->name, op == HP_SUM ? "sum" : op == HP_AVG ? "avg" : "max", n);
             for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++) {
                 const hpi_reduction r = {&v->kernels[dtype], dtype, dtype, op, n, NULL};
                 const uint64_t count = BYTES / hp_dtype_size(dtype);

@@ -27,9 +27,11 @@ static bool has_avx2(void) {
 #endif
 
 const hpi_kernel_version *hpi_kernel_version_at(int index) {
-    const hpi_kernel_version *found[3] = {NULL, NULL, NULL};
+    const hpi_kernel_version *found[4] = {NULL, NULL, NULL, NULL};
     int n = 0;
 #ifdef __x86_64__
+    if (has_avx512() && __builtin_cpu_supports("avx512bf16"))
+        found[n++] = &hpi_kernels_avx512_bf16;
     if (has_avx512())
         found[n++] = &hpi_kernels_avx512;
     if (has_avx2())

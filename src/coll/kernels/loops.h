@@ -200,9 +200,11 @@ INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inpu
 
 /* ---- all of them ---- */
 
+#define LOOP_TARGET /* instructions beyond those of the file */
 #define SUM(in_name, out_name, shape_of)                                                           \
-    static void sum_##in_name##_##out_name(const hpi_pass *pass, const void *const *in,            \
-                                           void *const *out, uint64_t begin, uint64_t end) {       \
+    LOOP_TARGET static void sum_##in_name##_##out_name(const hpi_pass *pass,                       \
+                                                       const void *const *in, void *const *out,    \
+                                                       uint64_t begin, uint64_t end) {             \
         const shape s = shape_of;                                                                  \
         if (pass->n == 1)                                                                          \
             reduce_range(s, pass, in, 1, out, begin, end);                                         \
@@ -284,11 +286,15 @@ OPS(fp32, bf16, FP32_TO_BF16)
         .merge_to_own = ROW(fp32, name)                                                            \
     }
 
-static const hpi_kernel kernels[HPI_N_DTYPES] = {
-    [HP_FP64] = WHOLE_ROW(fp64),  [HP_FP32] = WHOLE_ROW(fp32),   [HP_FP16] = NARROW_ROW(fp16),
-    [HP_BF16] = NARROW_ROW(bf16), [HP_INT64] = WHOLE_ROW(int64), [HP_INT32] = WHOLE_ROW(int32),
-    [HP_INT8] = WHOLE_ROW(int8),  [HP_UINT8] = WHOLE_ROW(uint8),
-};
+/* The table, with this row for bf16. */
+#define KERNELS(...)                                                                               \
+    {                                                                                              \
+        [HP_FP64] = WHOLE_ROW(fp64), [HP_FP32] = WHOLE_ROW(fp32), [HP_FP16] = NARROW_ROW(fp16),    \
+        [HP_BF16] = __VA_ARGS__, [HP_INT64] = WHOLE_ROW(int64), [HP_INT32] = WHOLE_ROW(int32),     \
+        [HP_INT8] = WHOLE_ROW(int8), [HP_UINT8] = WHOLE_ROW(uint8),                                \
+    }
+
+static const hpi_kernel kernels[HPI_N_DTYPES] = KERNELS(NARROW_ROW(bf16));
 
 /* Contributions of fp32 that are rounded when they are loaded; partial results are not. */
 #define ROUNDING_ROW(name)                                                                         \

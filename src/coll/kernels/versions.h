@@ -9,7 +9,7 @@
 #include "kernels.h"
 
 #ifdef __x86_64__
-extern const hpi_kernel_version hpi_kernels_avx512, hpi_kernels_avx2;
+extern const hpi_kernel_version hpi_kernels_avx512_bf16, hpi_kernels_avx512, hpi_kernels_avx2;
 #endif
 extern const hpi_kernel_version hpi_kernels_plain; /* NEON on aarch64 */
 
