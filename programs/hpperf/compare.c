@@ -156,7 +156,7 @@ hp_status compare(bench *b, result *out_result) {
     TRY(check_ours(&c));
     TRY(choose_amounts(&c));
     hp_status status = agree(b->world, take_memory(&c));
-    if (status >= 0)
+    if (c.ours && status >= 0)
         status = run(&c, out_result);
     free(c.ours);
     return status;
