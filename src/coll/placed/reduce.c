@@ -108,8 +108,8 @@ static uint64_t reduce_first(const hpi_run *run, const span *s, hpi_reading *rea
 static void reduce_alone(const hpi_run *run, const span *s, hpi_reading *reading) {
     uint64_t at = reading->begin_ns ? reduce_first(run, s, reading) : 0;
     span rest = *s;
-    if (reading->state && s->n_out > 1)
-        rest.way = hpi_is_from_afar(reading) ? PAST : COPIED;
+    if (s->n_out > 1 && hpi_is_from_afar(reading))
+        rest.way = PAST;
     for (uint64_t n; at < s->count; at += n) {
         n = hpi_min(hpi_reading_step(reading) / run->in_size, s->count - at);
         reduce(run, &rest, at, at + n);
@@ -117,9 +117,14 @@ static void reduce_alone(const hpi_run *run, const span *s, hpi_reading *reading
     }
 }
 
-/* What an input has just brought is not written past the caches. */
+/* What an input has just brought is not written past the caches. What stays in caches is copied on:
+ * a store that waits for a peer's line would hold up those to our own. */
 static way way_of(const hpi_run *run) {
-    return !run->is_in_place && hpi_is_from(run, HPI_FROM_STREAM) ? PAST : AT_ONCE;
+    if (run->is_in_place)
+        return AT_ONCE;
+    return hpi_is_from(run, HPI_FROM_STREAM) ? PAST
+           : hpi_is_from(run, HPI_FROM_KEEP) ? AT_ONCE
+                                             : COPIED;
 }
 
 void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
