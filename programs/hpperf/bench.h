@@ -49,6 +49,7 @@ typedef struct result {
     /* With a peer: medians over the pairs; NAN: it has no such call. */
     double peer_us, ratio, ratio_least, ratio_most; /* ratio: its time over ours */
     uint64_t peer_wrong;
+    double plain_us, over_plain; /* of a latency: by plain means; NAN: not measured */
 } result;
 
 /* ---- buffers.c ---- */
@@ -76,6 +77,11 @@ hp_status bench_read(void *argument);
 uint64_t bench_wrong(const bench *b);
 /* Call it here, or put it on the stream. */
 hp_status bench_do(bench *b, hp_status (*function)(void *argument));
+
+/* ---- plain.c ---- */
+
+/* A latency: the same by memcpy and a plain spin, in turns with ours. samples: [2 * n]. */
+hp_status measure_plain(bench *b, int n, int batch, double *samples, result *out);
 
 /* ---- measure.c ---- */
 

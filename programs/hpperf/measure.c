@@ -173,7 +173,8 @@ static hp_status run(bench *b, const amounts *a, double *samples, uint64_t wrong
     wrong += bench_wrong_timed(b);
     if (b->o->checks)
         TRY(bench_check(b, &wrong));
-    return bench_summarise(b, samples, a->n, own_ns, wrong, out_result);
+    TRY(bench_summarise(b, samples, a->n, own_ns, wrong, out_result));
+    return measure_plain(b, a->n, a->batch, samples, out_result);
 }
 
 hp_status measure(bench *b, result *out_result) {

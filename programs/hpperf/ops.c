@@ -38,8 +38,8 @@ static hp_symm_call symm_call(const bench *b, hp_symm_what what) {
                           .target = b->out,
                           .bytes = b->count * hp_dtype_size(b->dtype),
                           .signal = b->signal,
-                          .op = HP_SIGNAL_ADD,
-                          .value = 1,
+                          .op = HP_SIGNAL_SET,
+                          .value = b->n_bounces + (is_first(b) ? 1 : 0), /* signals sent */
                           .rank = b->partner,
                           .group = b->group,
                           .stream = b->stream};

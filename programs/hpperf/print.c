@@ -29,6 +29,10 @@ static bool has_wire(const bench *b) {
     return b->o->wire != HP_WIRE_FULL && b->op->reduces;
 }
 
+static bool has_plain(const bench *b) {
+    return b->op->is_latency && !b->stream;
+}
+
 /* Bytes over ns are GB over s. */
 static double algbw(const bench *b, const result *r) {
     return r->time_us > 0 ? (double)b->bytes / (r->time_us * 1e3) : 0;
@@ -64,6 +68,8 @@ void print_head(const bench *b) {
         printf(" %11s %11s %7s %7s %7s", "ours us", "peer us", "ratio", "least", "most");
     else
         printf(" %11s %11s %11s", "time us", "p99 us", "slowest us");
+    if (has_plain(b))
+        printf(" %9s %6s", "plain us", "over");
     printf(" %8s %8s %6s %6s\n", "algbw", "busbw", "moved", "wrong");
     fflush(stdout);
 }
@@ -82,6 +88,8 @@ static void print_table_row(const bench *b, const result *r) {
         print_peer_columns(r);
     else
         printf(" %11.2f %11.2f", r->p99_us, r->slowest_us);
+    if (has_plain(b))
+        printf(" %9.2f %6.2f", r->plain_us, r->over_plain);
     printf(" %8.2f %8.2f", algbw(b, r), busbw(b, r));
     if (isnan(r->moved_over_bound))
         printf(" %6s", "-");
@@ -145,6 +153,10 @@ static void print_json_row(const bench *b, const result *r) {
     else
         printf(", \"wrong\": null");
     json_rest(b);
+    if (has_plain(b)) {
+        json_number("plain_us", r->plain_us);
+        json_number("over_plain", r->over_plain);
+    }
     json_peer(b, r);
     printf("}\n");
 }

@@ -3,13 +3,13 @@
  * coll/inside.h - the inside of room `coll`: one collective on its way through.
  *
  *     check   arguments and sizes, nothing touched                                         check.c
- *     enter   say on the ENTER line what I am about to do and where my                     enter.c
+ *     enter   say in an entry what I am about to do and where my                           enter.c
  *             operands lie; wait until all have, compare, find their places
  *     move    by the first algorithm whose needs are met  gather.c, reduce.c, exchange.c, stage.c
  *     leave   post the READ line: I have finished with the peers' memory                    coll.c
  *
  * A collective's number, its sequence on the group, is the value of the lines. Every rank waits for
- * every peer's ENTER, which all the rest leans on: see enter.c.
+ * every peer's entry, which all the rest leans on: see enter.c; but for the broadcasts of cast/.
  */
 #ifndef HPI_COLL_INSIDE_H
 #define HPI_COLL_INSIDE_H

@@ -116,6 +116,21 @@ static bool forbid_reading(void) {
            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
+/* Rank 1 cannot read what rank 0 sends: it is copied, this message and the next one. */
+static void messages(hp_group *group, float *data) {
+    const int rank = hp_group_rank(group);
+    for (int turn = 0; turn < 2; turn++) {
+        for (uint64_t k = 0; k < LARGE; k++)
+            data[k] = rank == 0 ? (float)(k % 1000 + (uint64_t)turn) : -1;
+        if (rank == 0)
+            RANK_OK(hp_send(group, data, LARGE, HP_FP32, 1));
+        if (rank == 1)
+            RANK_OK(hp_recv(group, data, LARGE, HP_FP32, 0));
+        for (uint64_t k = 0; rank == 1 && k < LARGE; k++)
+            RANK_CHECK(data[k] == (float)(k % 1000 + (uint64_t)turn));
+    }
+}
+
 /* One rank alone may not read, and all of them do without. */
 static void forbidden_body(hp_world *world, void *argument) {
     hp_group *group = hp_world_group(world);
@@ -134,6 +149,7 @@ static void forbidden_body(hp_world *world, void *argument) {
             RANK_CHECK(data[k] == (float)((uint64_t)n * (k % 1000)) + (float)(n * (n - 1) / 2));
     }
     if (!sum) {
+        messages(group, data);
         RANK_OK(hpi_coll_only(group, "direct"));
         RANK_FAILS(hp_all_reduce(group, data, data, LARGE, HP_FP32, HP_SUM), HP_ERR_UNSUPPORTED);
     } else if (rank == 0) {
