@@ -143,7 +143,7 @@ class Bench:
         if not os.path.exists(test):
             print(f"bench: kernels: {test} is not built", flush=True)
             return
-        done = subprocess.run([*shlex.split(self.options.before), test, "--time"],
+        done = subprocess.run([*shlex.split(self.options.before), test],
                               capture_output=True, text=True)
         rows = [{"part": "kernels", "text": line} for line in done.stdout.splitlines()
                 if not re.match(r"\[[ =A-Z]", line)]

@@ -205,7 +205,7 @@ static hp_status add_if_it_matters(campaign *c, point p, bool is_any, int *n) {
 /* is_any: a threshold inside of algorithms, which no choice shows; symmetric memory then. */
 static hp_status list_points(campaign *c, bool is_any) {
     int n = 0;
-    uint64_t first = c->table_bytes;
+    uint64_t first = c->table_bytes < c->c->most_bytes ? c->table_bytes : c->c->most_bytes;
     for (int i = 0; i < N_BELOW && first / FACTOR >= least_bytes; i++)
         first /= FACTOR;
     for (int i = 0; i < n_ops; i++)
@@ -237,7 +237,7 @@ static double cost_of(const campaign *c, uint64_t bytes) {
         const double gain = log(ratio_of(c, &c->points[i])); /* < 0: above is faster */
         sum += c->points[i].bytes >= bytes ? fmax(gain, 0) : fmax(-gain, 0);
     }
-    return sum / c->n_points;
+    return c->n_points ? sum / c->n_points : 0;
 }
 
 /* One that was measured, or beyond them all. */
