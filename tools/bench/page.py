@@ -66,9 +66,6 @@ class Limits:
         smallest = min(int(k) for k in table)
         return table[str(smallest)] * n / smallest if n <= smallest else between(table, n)
 
-    def message(self, n):
-        return between(self.rates["crossing_us"], n) if self.rates else None
-
     def us(self, key, n):
         if key.ranks != 2 or key.memory != "symm" or not self.rates:
             return None
@@ -347,24 +344,21 @@ class Writer:
                 "that of the fp16 wire: its bandwidth is reached from 0.9 on.\n\n" +
                 table(["op", "elements", *names, "fp16 call"], out) + "\n")
 
-    def share(self, op, share):
+    def over_plain(self, line):
         """A signal within 1.2 times the plain one, put and get within 5% of a plain copy."""
-        return self.mark(f"{100 * share:.0f}%", share >= (1 / 1.2 if op == "signal" else 0.95))
+        over = line.get("over_plain")
+        most = 1.2 if line["op"] == "signal" else 1.05
+        return self.mark(f"{over:.2f}", over <= most) if over else "-"
 
     def one_sided(self):
         rows = self.alone("one_sided")
         if not rows:
             return ""
-        out = []
-        for r in rows:
-            n = r["bytes"] if r["dtype"] else 8
-            limit = self.bytes_limits.message(n) if r["op"] != "signal" else \
-                self.bytes_limits.rates.get("line_us")
-            out.append([r["op"], bytes_text(n), us_text(r["time_us"]), us_text(limit),
-                        self.share(r["op"], limit / r["time_us"])
-                        if limit and r["time_us"] else "-"])
-        return ("### put, get, signal\n\nA signal is half a round trip.\n\n" +
-                table(["op", "bytes", "us", "limit us", "of it"], out) + "\n")
+        out = [[r["op"], bytes_text(r["bytes"] if r["dtype"] else 8), us_text(r["time_us"]),
+                us_text(r.get("plain_us")), self.over_plain(r)] for r in rows]
+        return ("### put, get, signal\n\nBeside plain means on the same memory, in turns: memcpy; a "
+                "word that is stored and spun on. A signal is half a round trip.\n\n" +
+                table(["op", "bytes", "us", "plain us", "over"], out) + "\n")
 
     def kernels(self):
         lines = [line["text"] for line in self.lines if line["part"] == "kernels"]
