@@ -150,6 +150,33 @@ static void fp32_is_narrowed(void **state) {
             }
 }
 
+/* Sums of fp32 that are rounded when they are loaded, and nothing after. */
+static void rounded_terms_are_summed(void **state) {
+    enum { PIECE = 1 << 14 };
+    static uint32_t bits[PIECE], other[PIECE];
+    static float expected[PIECE], got[PIECE];
+    const hpi_pass pass = {.n = 2, .n_out = 1, .divisor = 1, .reciprocal = 1};
+    const void *in[2] = {bits, other};
+    void *out = got;
+    uint64_t seed = 3;
+    (void)state;
+    for (hp_dtype half = HP_FP16; half <= HP_BF16; half++)
+        for (int round = 0; round < 16; round++)
+            for (int op = 0; op < N_OPS; op++) {
+                for (uint32_t i = 0; i < PIECE; i++) {
+                    bits[i] = ((uint32_t)round * PIECE + i) << 14 | (i % 3 ? 0x1000 : 0x1001);
+                    other[i] = (uint32_t)hpi_random_next(&seed);
+                    const float a = hpi_fp32_of_bits(bits[i]), b = hpi_fp32_of_bits(other[i]);
+                    expected[i] = combined_fp32(op, widened(half, narrowed(half, a)),
+                                                widened(half, narrowed(half, b)));
+                }
+                FOR_EACH_VERSION(v) {
+                    v->rounding[half == HP_BF16].to_sum[op](&pass, in, &out, 0, PIECE);
+                    check_same(v, "rounded terms", op, HP_FP32, got, expected, PIECE);
+                }
+            }
+}
+
 /* ---- floats and integers by pairs ---- */
 
 static const uint64_t special_fp64[] = {
@@ -549,6 +576,7 @@ int main(void) {
         cmocka_unit_test(every_half_meets_every_special_one),
         cmocka_unit_test(every_half_is_widened),
         cmocka_unit_test(fp32_is_narrowed),
+        cmocka_unit_test(rounded_terms_are_summed),
         cmocka_unit_test(special_values_in_pairs),
         cmocka_unit_test(fp8_is_decoded),
         cmocka_unit_test(fp8_is_encoded),
