@@ -126,6 +126,21 @@ INLINE void encode_all(encode_of *encode, const unsigned char *in, float first, 
     }
 }
 
+/* Both ways in registers: what an element is once it has been 8 bits. */
+INLINE void round_all(encode_of *encode, decode_of *decode, const unsigned char *in, float first,
+                      float second, float scale, unsigned char *out, uint64_t count) {
+    uint64_t at = 0;
+    for (; at + FP32S <= count; at += FP32S) {
+        const u32s codes = encode((fp32s)load(in + 4 * at) * first * second);
+        store(out + 4 * at, (vec)(decode(narrow(codes)) * scale), false);
+    }
+    if (at < count) {
+        uint8_t codes[FP32S] = {0};
+        encode_all(encode, in + 4 * at, first, second, codes, count - at);
+        decode_all(decode, codes, scale, out + 4 * at, count - at);
+    }
+}
+
 /* The largest magnitude, of all or of the finite ones, as bits. */
 INLINE uint32_t largest_up_to(const unsigned char *in, uint64_t count, bool is_any) {
     unsigned char rest[VECTOR] = {0};
@@ -158,11 +173,15 @@ static uint32_t largest_finite(const void *in, uint64_t count) {
     static void encode_all_##name(const void *in, float first, float second, uint8_t *out,         \
                                   uint64_t count) {                                                \
         encode_all(encode_##name, in, first, second, out, count);                                  \
+    }                                                                                              \
+    static void round_all_##name(const void *in, float first, float second, float scale,           \
+                                 void *out, uint64_t count) {                                      \
+        round_all(encode_##name, decode_##name, in, first, second, scale, out, count);             \
     }
 FP8(e4m3)
 FP8(e5m2)
 
-static const hpi_fp8 fp8[2] = {{largest_finite, encode_all_e4m3, decode_all_e4m3},
-                               {largest_finite, encode_all_e5m2, decode_all_e5m2}};
+static const hpi_fp8 fp8[2] = {{largest_finite, encode_all_e4m3, decode_all_e4m3, round_all_e4m3},
+                               {largest_finite, encode_all_e5m2, decode_all_e5m2, round_all_e5m2}};
 
 #endif

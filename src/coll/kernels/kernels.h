@@ -51,6 +51,9 @@ typedef struct hpi_fp8 {
     void (*encode)(const void *in, float first, float second, uint8_t *out, uint64_t count);
     /* out[k] = in[k] * scale */
     void (*decode)(const uint8_t *in, float scale, void *out, uint64_t count);
+    /* decode(encode(in)) */
+    void (*round)(const void *in, float first, float second, float scale, void *out,
+                  uint64_t count);
 } hpi_fp8;
 
 /* Loops compiled for one instruction set. */

@@ -10,7 +10,7 @@
  * In shared memory a contribution that is encoded first is read and written once more than one that
  * is not, and the cells it travels in save nothing. So it does not travel. fp32 that would be 16
  * bits is rounded by the kernels as they load it, in the algorithms of full precision. What has
- * scales, another dtype or a result that travels goes by strips: a reader encodes a strip of each
+ * scales, another dtype or a result that travels goes by strips: a reader rounds a strip of each
  * operand where it lies, into first-level cache, and sums the strips. The terms are those of wire.c
  * and their tree too, hence the bits; blocks are counted from the start of a part (of the vector,
  * in an all-reduce) there and here.
@@ -18,9 +18,9 @@
 #include "../inside.h"
 #include "wire.h"
 
-enum { STRIP = 8 * HPI_WIRE_BLOCK, PAGE = 4096 };
-/* No encoded strip is longer, and strips do not meet in the same sets of the cache. */
-enum { STRIP_BYTES = 2 * STRIP + 64 };
+/* Of fp32, one behind the other in the first-level cache, where they do not meet in the same sets.
+ */
+enum { STRIP = 4 * HPI_WIRE_BLOCK, STRIP_BYTES = 4 * STRIP + 64, PAGE = 4096 };
 
 /* Elements [at, at + n) of the caller's input `i`, where they lie or copied together at `room`. */
 typedef const void *find_function(const hpi_run *run, int i, uint64_t at, uint64_t n, void *room);
@@ -31,43 +31,27 @@ static hp_status open_strips(hpi_coll_state *s, int n) {
     return s->strips ? HP_OK : HP_ERR_MEMORY;
 }
 
-/* Reduce n_in encoded strips into elements [at, at + n) of every output. */
-static void sum(const hpi_run *run, int n_in, const void *const *strips, void *const *out,
-                int n_out, uint64_t n, bool is_streaming) {
-    const hpi_kernel kernel = hpi_wire_kernel(run->wire);
-    const bool is_half = run->wire == HP_WIRE_FP16 || run->wire == HP_WIRE_BF16;
-    const hp_dtype half = run->wire == HP_WIRE_FP16 ? HP_FP16 : HP_BF16;
-    hpi_reduction r = {.kernel = &kernel,
+/* The sum of the strips, to every output. */
+static void sum(const hpi_run *run, void *const *out, int n_out, uint64_t n, bool is_streaming) {
+    hpi_coll_state *s = run->state;
+    hpi_reduction r = {.kernel = hpi_kernel_of(HP_FP32),
                        .dtype = HP_FP32,
-                       .out_dtype = run->c.out_dtype,
+                       .out_dtype = HP_FP32,
                        .op = run->c.op,
-                       .n = n_in,
-                       .scratch = run->state->scratch};
-    if (is_half && (r.out_dtype == HP_FP32 || r.out_dtype == half)) {
-        r.dtype = half;
-        r.kernel = hpi_kernel_of(half);
-        hpi_reduce_into(&r, strips, out, n_out, n, is_streaming);
+                       .n = run->n,
+                       .scratch = s->scratch};
+    float rounded[STRIP];
+    if (!run->c.is_wire_result && run->c.out_dtype == HP_FP32) {
+        hpi_reduce_into(&r, s->chunk, out, n_out, n, is_streaming);
         return;
     }
-    const void *result = hpi_reduce_chunk(&r, strips, n);
+    const void *result = hpi_reduce_chunk(&r, s->chunk, n);
+    if (run->c.is_wire_result) {
+        hpi_wire_round(run->wire, HP_FP32, result, n, rounded);
+        result = rounded;
+    }
     for (int k = 0; k < n_out; k++)
-        memcpy(out[k], result, n * run->out_size);
-}
-
-/* As a result that travels: the sum in fp32, encoded, and widened by each rank. */
-static void sum_coded(const hpi_run *run, const void *const *strips, void *const *out, int n_out,
-                      uint64_t n) {
-    const hpi_kernel kernel = hpi_wire_kernel(run->wire);
-    const hpi_reduction r = {.kernel = &kernel,
-                             .dtype = HP_FP32,
-                             .out_dtype = HP_FP32,
-                             .op = run->c.op,
-                             .n = run->n,
-                             .scratch = run->state->scratch};
-    unsigned char coded[STRIP_BYTES];
-    const void *const one = coded;
-    hpi_wire_encode(run->wire, HP_FP32, hpi_reduce_chunk(&r, strips, n), n, coded);
-    sum(run, 1, &one, out, n_out, n, false);
+        (void)hpi_convert(result, HP_FP32, out[k], run->c.out_dtype, n); /* floats: cannot fail */
 }
 
 /* Elements [begin, end) of what `find` finds, the first of them to out[k] + out_offset. */
@@ -85,15 +69,12 @@ static void reduce(const hpi_run *run, find_function *find, uint64_t begin, uint
             unsigned char *strip = s->strips + (uint64_t)i * STRIP_BYTES;
             if (end - at > 3 * STRIP) /* its address is known by then: see copy.c */
                 __builtin_prefetch(from + 2 * PAGE);
-            hpi_wire_encode(run->wire, run->c.dtype, from, n, strip);
+            hpi_wire_round(run->wire, run->c.dtype, from, n, strip);
             s->chunk[i] = strip;
         }
         for (int k = 0; k < n_out; k++) /* our own first: the others start elsewhere */
             to[k] = out[(run->rank + k) % n_out] + out_offset + (at - begin) * run->out_size;
-        if (run->c.is_wire_result)
-            sum_coded(run, s->chunk, to, n_out, n);
-        else
-            sum(run, run->n, s->chunk, to, n_out, n, is_streaming);
+        sum(run, to, n_out, n, is_streaming);
     }
 }
 

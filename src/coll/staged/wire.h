@@ -19,6 +19,8 @@ enum { HPI_WIRE_BLOCK = 128 };
 uint64_t hpi_wire_bytes(hp_wire wire, uint64_t count);
 /* in: [count] of fp32, fp16 or bf16, each rounded once, to nearest even. */
 void hpi_wire_encode(hp_wire wire, hp_dtype dtype, const void *in, uint64_t count, void *out);
+/* The same and widened again: what each element is when it has travelled. out: [count] of fp32. */
+void hpi_wire_round(hp_wire wire, hp_dtype dtype, const void *in, uint64_t count, void *out);
 /* The kernels whose inputs are encoded elements; they are widened, and summed in fp32. */
 hpi_kernel hpi_wire_kernel(hp_wire wire);
 

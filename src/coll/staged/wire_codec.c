@@ -42,17 +42,24 @@ static const hpi_fp8 *fp8_of(hp_wire wire) {
     return &hpi_kernel_version_at(0)->fp8[wire == HP_WIRE_FP8_E4M3 ? 0 : 1];
 }
 
-static void encode_block(hp_wire wire, const hpi_fp8 *fp8, const void *in, uint64_t count,
-                         uint8_t *out) {
+/* Of a block: its scale, and the two factors that take it away, as 1 / scale may be beyond fp32. */
+typedef struct scaling {
+    float scale, first, second;
+} scaling;
+
+static scaling scaling_of(hp_wire wire, const hpi_fp8 *fp8, const void *in, uint64_t count) {
     const bool is_e4m3 = wire == HP_WIRE_FP8_E4M3;
     const int exponent =
         scale_of(fp8->largest_finite(in, count), is_e4m3 ? 8 : 15, is_e4m3 ? -9 : -16);
-    const float scale = power_of_two(exponent);
-    /* 1 / scale may be beyond fp32: two factors. */
-    const float first = power_of_two(-exponent / 2),
-                second = power_of_two(-exponent + exponent / 2);
-    memcpy(out, &scale, SCALE_BYTES);
-    fp8->encode(in, first, second, out + SCALE_BYTES, count);
+    return (scaling){power_of_two(exponent), power_of_two(-exponent / 2),
+                     power_of_two(-exponent + exponent / 2)};
+}
+
+static void encode_block(hp_wire wire, const hpi_fp8 *fp8, const void *in, uint64_t count,
+                         uint8_t *out) {
+    const scaling s = scaling_of(wire, fp8, in, count);
+    memcpy(out, &s.scale, SCALE_BYTES);
+    fp8->encode(in, s.first, s.second, out + SCALE_BYTES, count);
 }
 
 static void decode_block(const hpi_fp8 *fp8, const uint8_t *in, uint64_t count, float *out) {
@@ -86,6 +93,28 @@ void hpi_wire_encode(hp_wire wire, hp_dtype dtype, const void *in, uint64_t coun
             block = wide;
         }
         encode_block(wire, fp8, block, n, to);
+    }
+}
+
+void hpi_wire_round(hp_wire wire, hp_dtype dtype, const void *in, uint64_t count, void *out) {
+    const unsigned char *from = in;
+    const hpi_fp8 *fp8 = fp8_of(wire);
+    const bool is_half = wire == HP_WIRE_FP16 || wire == HP_WIRE_BF16;
+    for (uint64_t at = 0; at < count; at += BLOCK) {
+        const uint64_t n = hpi_min(BLOCK, count - at);
+        const void *block = from + at * hp_dtype_size(dtype);
+        float *to = (float *)out + at, wide[BLOCK];
+        if (is_half) {
+            hpi_wire_encode(wire, dtype, block, n, wide);
+            convert(wide, wire == HP_WIRE_FP16 ? HP_FP16 : HP_BF16, to, HP_FP32, n);
+            continue;
+        }
+        if (dtype != HP_FP32) {
+            convert(block, dtype, wide, HP_FP32, n);
+            block = wide;
+        }
+        const scaling s = scaling_of(wire, fp8, block, n);
+        fp8->round(block, s.first, s.second, s.scale, to, n);
     }
 }
 
