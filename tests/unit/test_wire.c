@@ -206,6 +206,73 @@ static void test_trees_of_encoded_terms(void **state) {
     hpi_free(scratch);
 }
 
+/* ---- rounded in registers ---- */
+
+/* Numbers of every exponent, ties of every format among them, and what is no number. */
+static float any_fp32(uint64_t *seed) {
+    static const uint32_t special[] = {0, 0x80000000U, 0x7f800000U, 0xff800000U, 0x7fc01234U, 1};
+    const uint64_t random = hpi_random_next(seed);
+    if (random % 16 == 0)
+        return hpi_fp32_of_bits(special[random / 16 % (sizeof special / sizeof *special)]);
+    const uint32_t bits = (uint32_t)(random >> 32);
+    return hpi_fp32_of_bits(random % 2 ? bits & 0xfffff000U : bits); /* few bits: ties */
+}
+
+/* A NaN stays one, whatever its payload. */
+static void assert_same(const float *got, const float *expected, uint64_t count) {
+    for (uint64_t k = 0; k < count; k++)
+        if (!isnan(expected[k]) || !isnan(got[k]))
+            assert_int_equal(hpi_bits_of_fp32(got[k]), hpi_bits_of_fp32(expected[k]));
+}
+
+/* The rounding loops of each instruction set against the single numbers of floats.h. */
+static void test_rounding_while_reading(void **state) {
+    const hpi_kernel_version *version;
+    float a[MOST], b[MOST], got[MOST], expected[MOST];
+    uint64_t seed = 5;
+    (void)state;
+    for (int v = 0; (version = hpi_kernel_version_at(v)); v++)
+        for (int turn = 0; turn < 200; turn++) {
+            const bool is_bf16 = turn % 2;
+            const uint64_t count = 1 + hpi_random_next(&seed) % MOST;
+            const hpi_pass pass = {.n = 2, .n_out = 1, .divisor = 1, .reciprocal = 1};
+            const void *const in[] = {a, b};
+            void *const out = got;
+            for (uint64_t k = 0; k < count; k++) {
+                a[k] = any_fp32(&seed);
+                b[k] = k % 3 ? 0 : any_fp32(&seed);
+                expected[k] = is_bf16 ? hpi_bf16_to_fp32(hpi_fp32_to_bf16(a[k])) +
+                                            hpi_bf16_to_fp32(hpi_fp32_to_bf16(b[k]))
+                                      : hpi_fp16_to_fp32(hpi_fp32_to_fp16(a[k])) +
+                                            hpi_fp16_to_fp32(hpi_fp32_to_fp16(b[k]));
+            }
+            version->rounding[is_bf16].to_sum[0](&pass, in, &out, 0, count);
+            assert_same(got, expected, count);
+        }
+}
+
+/* fp8, both ways at once, against one after the other. */
+static void test_fp8_both_ways(void **state) {
+    const hpi_kernel_version *version;
+    float in[MOST], got[MOST], expected[MOST];
+    uint8_t codes[MOST];
+    uint64_t seed = 7;
+    (void)state;
+    for (int v = 0; (version = hpi_kernel_version_at(v)); v++)
+        for (int turn = 0; turn < 200; turn++) {
+            const hpi_fp8 *fp8 = &version->fp8[turn % 2];
+            const uint64_t count = 1 + hpi_random_next(&seed) % MOST;
+            const int exponent = (int)(hpi_random_next(&seed) % 40) - 20;
+            const float scale = ldexpf(1, exponent), first = ldexpf(1, -exponent);
+            for (uint64_t k = 0; k < count; k++)
+                in[k] = any_fp32(&seed);
+            fp8->encode(in, first, 1, codes, count);
+            fp8->decode(codes, scale, expected, count);
+            fp8->round(in, first, 1, scale, got, count);
+            assert_same(got, expected, count);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_code),
@@ -216,6 +283,8 @@ int main(void) {
         cmocka_unit_test(test_blocks_without_a_finite_number),
         cmocka_unit_test(test_what_fp8_represents_is_exact),
         cmocka_unit_test(test_trees_of_encoded_terms),
+        cmocka_unit_test(test_rounding_while_reading),
+        cmocka_unit_test(test_fp8_both_ways),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
