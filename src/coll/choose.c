@@ -59,6 +59,11 @@ bool hpi_goes_in_pocket(const hpi_run *run) {
                              : !hpi_is_from(run, HPI_FROM_ONE_SHOT));
 }
 
+bool hpi_stays_in_place(const hpi_run *run) {
+    return run->what == HP_ALL_REDUCE && run->is_in_place && !hpi_only_of(run) &&
+           hpi_is_from(run, HPI_FROM_IN_PLACE);
+}
+
 static bool needs_met(const hpi_run *run, hpi_needs needs) {
     if ((run->wire != HP_WIRE_FULL) != hpi_needs_wire(needs))
         return false;
@@ -215,7 +220,8 @@ static hp_status run_of(const hp_coll_case *c, hpi_coll_state *state, uint64_t *
     if (hpi_is_v(run->what))
         HP_TRY(lay_parts(run, c->count, counts));
     run->is_small = hpi_goes_in_words(run);
-    run->is_in_pocket = hpi_goes_in_pocket(run);
+    const bool stays = hpi_stays_in_place(run) && c->in_is_symmetric && c->out_is_symmetric;
+    run->is_in_pocket = hpi_goes_in_pocket(run) && !stays;
     const bool is_carried = run->is_small || run->is_in_pocket;
     /* as enter.c finds them */
     const bool is_exchanged_in_place = c->what == HP_ALL_TO_ALL && c->is_in_place;

@@ -159,7 +159,7 @@ static void leave(const hpi_run *run) {
 
 static hp_status run_together(hpi_run *run) {
     run->is_small = hpi_goes_in_words(run);
-    run->is_in_pocket = hpi_goes_in_pocket(run);
+    run->may_be_in_pocket = hpi_goes_in_pocket(run);
     hpi_choose_unmet(run);
     if (run->algorithm)
         return run_unmet(run);

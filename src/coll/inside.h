@@ -135,7 +135,8 @@ struct hpi_run {
     hpi_parts in_parts, out_parts; /* of the v forms */
     hp_wire wire;                  /* HP_WIRE_FULL, or what contributions travel in */
     bool is_small;                 /* the input travels in the words */
-    bool is_in_pocket;             /* ... or lies in this rank's pocket */
+    bool may_be_in_pocket;         /* ... or may lie in this rank's pocket, by the call alone */
+    bool is_in_pocket;             /* ... and does; after the meeting: on every rank */
     bool inputs_placed, outputs_placed;
     bool is_apart;    /* no member is in place */
     bool is_readable; /* all that is read of peers, wherever it lies: see direct/ */
@@ -180,8 +181,10 @@ hp_status hpi_reduce_pockets(hpi_run *run);
 
 /* Before the meeting, from the call alone: does the contribution travel in the words? */
 bool hpi_goes_in_words(const hpi_run *run);
-/* ... or else, is it copied to this rank's pocket? */
+/* ... or else, may it be copied to this rank's pocket? */
 bool hpi_goes_in_pocket(const hpi_run *run);
+/* ... unless it lies, with its output, in symmetric memory? */
+bool hpi_stays_in_place(const hpi_run *run);
 /* Set run->algorithm, when all have said where their operands lie. Every rank chooses the same,
  * because it chooses from what all have said. Errors: UNSUPPORTED, of a forced one. */
 hp_status hpi_choose(hpi_run *run);

@@ -226,6 +226,37 @@ static void back_to_back_body(hp_world *world, void *argument) {
     RANK_OK(hp_symm_free(memory));
 }
 
+/* ---- in pockets or in place ---- */
+
+/* An all-reduce of 16 KiB goes through pockets, but in place in symmetric memory it does not: one
+ * rank after the other differs from the rest, with broadcasts that meet nobody between. */
+static void places_differ_body(hp_world *world, void *argument) {
+    enum { COUNT = 4096 };
+    hp_group *group = hp_world_group(world);
+    const int rank = hp_group_rank(group), n = hp_group_size(group);
+    static const char *const expected[] = {"one_shot", "staged", "push"};
+    float *ordinary = hpi_alloc(COUNT, sizeof *ordinary);
+    hp_symm memory;
+    void *base = NULL;
+    (void)argument;
+    RANK_OK(hp_symm_alloc(world, group, COUNT * sizeof *ordinary, 0, &memory));
+    RANK_OK(hp_symm_pointer(memory, rank, group, &base));
+    for (int i = 0; i < 12; i++) {
+        const int n_placed = i % 3 == 0 ? 0 : i % 3 == 1 ? 1 + i / 3 % (n - 1) : n;
+        float *data = (rank + i) % n < n_placed ? base : ordinary, told = (float)i;
+        for (int k = 0; k < COUNT; k++)
+            data[k] = (float)(i * 100 + rank + k % 7);
+        RANK_OK(hp_all_reduce(group, data, data, COUNT, HP_FP32, HP_SUM));
+        RANK_CHECK(!strcmp(hpi_coll_last(group), expected[i % 3]));
+        for (int k = 0; k < COUNT; k++)
+            RANK_CHECK(data[k] == (float)(n * (i * 100 + k % 7) + n * (n - 1) / 2));
+        RANK_OK(hp_broadcast(group, &told, 1, HP_FP32, i % n));
+        RANK_CHECK(told == (float)i);
+    }
+    RANK_OK(hp_symm_free(memory));
+    hpi_free(ordinary);
+}
+
 /* ---- life and death ---- */
 
 /* A rank that dies is named by all the others, and the group stays failed. */
@@ -393,6 +424,12 @@ static void test_cells(void **state) {
     ranks_run(3, RANKS_THREADS, cells_body, NULL);
     ranks_run(2, RANKS_PROCESSES, cells_body, NULL);
 }
+static void test_places_differ(void **state) {
+    (void)state;
+    for (int n = 2; n <= 4; n++)
+        ranks_run(n, RANKS_THREADS, places_differ_body, NULL);
+    ranks_run(3, RANKS_PROCESSES, places_differ_body, NULL);
+}
 static void test_death(void **state) {
     (void)state;
     ranks_run(3, RANKS_THREADS, death_body, NULL);
@@ -409,6 +446,7 @@ int main(void) {
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_operations),
         cmocka_unit_test(test_cells),
+        cmocka_unit_test(test_places_differ),
         cmocka_unit_test(test_death),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

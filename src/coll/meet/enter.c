@@ -11,7 +11,9 @@
  * The words say where the operands lie; an input of up to 32 bytes comes itself in their place, and
  * one of up to a few KiB lies in the rank's pocket before it says anything. Two pockets alternate
  * over the collectives that use them: a rank fills the one of two ago after its collective of one
- * ago, a meeting, has found all peers there, and so out of that of two ago.
+ * ago, a meeting, has found all peers there, and so out of that of two ago. An all-reduce in place
+ * does better where it lies, if every rank's lies in symmetric memory; where only some do, those in
+ * pockets go through cells with the others.
  * From the same words every rank chooses the same algorithm, so nothing more has to be agreed.
  */
 #include "../direct/direct.h"
@@ -112,21 +114,39 @@ void hpi_words_write(hpi_run *run, const uint64_t payload[HPI_SMALL_WORDS]) {
         word_store(&entry->words[i], said[i]);
 }
 
+/* What a rank says that is in its pocket: it names no place, which peers could not read anyhow. */
+static const hpi_entered in_pocket = {{0, 0}, {0, 0}};
+
 static unsigned char *pocket_of(const hpi_run *run, int rank) {
     return hpi_group_pocket(run->group, rank, run->state->n_pocketed);
 }
 
+/* Decided from this rank's memory alone; whoever is in its pocket names no place. */
+static void choose_pocket(hpi_run *run) {
+    hpi_entered *mine = &run->state->entered[run->rank];
+    run->state->n_pocketed++;
+    if (hpi_stays_in_place(run))
+        *mine = (hpi_entered){place_of_input(run), said_last(run)};
+    else
+        *mine = in_pocket;
+    run->is_in_pocket = !mine->in.key || !mine->out.key;
+    if (run->is_in_pocket) {
+        *mine = in_pocket;
+        memcpy(pocket_of(run, run->rank), run->c.in, run->in_bytes);
+    }
+}
+
 static void say(hpi_run *run) {
     uint64_t payload[HPI_SMALL_WORDS] = {0};
+    if (run->may_be_in_pocket)
+        choose_pocket(run);
     if (run->is_small) {
         memcpy(payload, run->c.in, run->in_bytes);
         memcpy(run->state->small[run->rank], payload, HPI_SMALL_BYTES);
-    } else if (run->is_in_pocket) {
-        run->state->n_pocketed++;
-        memcpy(pocket_of(run, run->rank), run->c.in, run->in_bytes);
-    } else {
+    } else if (!run->is_in_pocket) {
         hpi_entered *mine = &run->state->entered[run->rank];
-        *mine = (hpi_entered){place_of_input(run), said_last(run)};
+        if (!run->may_be_in_pocket)
+            *mine = (hpi_entered){place_of_input(run), said_last(run)};
         payload[0] = mine->in.key;
         payload[1] = mine->in.offset;
         payload[2] = mine->out.key;
@@ -157,9 +177,9 @@ static hp_status listen(hpi_run *run, int peer) {
     if (run->is_small) {
         memcpy(s->small[peer], last, HPI_SMALL_BYTES);
         s->in[peer] = (const unsigned char *)s->small[peer];
-    } else if (run->is_in_pocket) {
-        s->in[peer] = pocket_of(run, peer);
     } else {
+        if (run->is_in_pocket)
+            s->in[peer] = pocket_of(run, peer);
         s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
     }
     return HP_OK;
@@ -213,6 +233,14 @@ static hp_status survey_reach(hpi_run *run) {
     return HP_OK;
 }
 
+/* Are all in their pockets? Where only some are, nobody counts as being. */
+static bool are_in_pockets(const hpi_run *run) {
+    for (int i = 0; i < run->n && run->is_in_pocket; i++)
+        if (run->state->entered[i].in.key)
+            return false;
+    return run->is_in_pocket;
+}
+
 /* What all ranks find in what all have said. */
 static hp_status survey(hpi_run *run) {
     survey_places(run);
@@ -245,17 +273,17 @@ static hp_status find_places(hpi_run *run) {
 
 hp_status hpi_coll_enter(hpi_run *run) {
     hpi_coll_state *s = run->state;
-    const bool is_carried = run->is_small || run->is_in_pocket;
     HP_TRY(hpi_ahead_wait(run));
     say(run);
-    if (is_carried) /* while the others' words are on their way */
+    if (run->is_small || run->is_in_pocket) /* while the others' words are on their way */
         HP_TRY(hpi_choose(run));
     for (int k = 1; k < run->n; k++)
         HP_TRY(listen(run, (run->rank + k) % run->n));
     hpi_ahead_met(run);
     if (run->is_empty)
         return HP_OK;
-    if (!is_carried) {
+    run->is_in_pocket = are_in_pockets(run);
+    if (!run->is_small && !run->is_in_pocket) {
         HP_TRY(survey(run));
         HP_TRY(hpi_choose(run));
     }
