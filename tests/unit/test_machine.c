@@ -3,6 +3,7 @@
  * test_machine.c - hp_machine_read and hp_machine_plan, of machines that are made here of files:
  * whole ones, odd ones, damaged ones; and of the machine that runs the test.
  */
+#include "../../src/world/control.h"
 #include <hyperparallel/machine.h>
 
 #include <setjmp.h>
@@ -263,7 +264,7 @@ static void test_plan_of_a_job(void **state) {
 
     m.file_bytes = GIB / 2;
     assert_int_equal(hp_machine_plan(&m, 2, &job), HP_OK);
-    assert_int_equal(job.heap_bytes, GIB / 2 - (8 << 20));
+    assert_int_equal(job.heap_bytes, GIB / 2 - HPI_HEAP_OFFSET);
     assert_string_equal(job.limited_by, "RLIMIT_FSIZE");
 }
 
