@@ -361,7 +361,7 @@ class Writer:
                 table(["op", "bytes", "us", "plain us", "over"], out) + "\n")
 
     def kernels(self):
-        lines = [line["text"] for line in self.lines if line["part"] == "kernels"]
+        lines = [line["text"].rstrip() for line in self.lines if line["part"] == "kernels"]
         return "### Kernels\n\n```\n" + "\n".join(lines).strip() + "\n```\n\n" if lines else ""
 
     def head_of_page(self):
