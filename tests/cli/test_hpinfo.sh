@@ -81,7 +81,7 @@ status=0
 SYMMETRIC_MEMORY_HEAP_SIZE=60T "$hpinfo" -n 2 >"$out/said" || status=$?
 [ $status -eq 1 ] || fail "expected 1 for a job that cannot start, given $status"
 has '^  cannot start +.*SYMMETRIC_MEMORY_HEAP_SIZE'
-(ulimit -f 65536 && "$hpinfo" -n 2) >"$out/said"
+(ulimit -f 262144 && "$hpinfo" -n 2) >"$out/said"
 has 'RLIMIT_FSIZE'
 
 echo "== command lines"
