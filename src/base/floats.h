@@ -5,9 +5,9 @@
  *
  * fp16, fp8 e4m3 and fp8 e5m2 are one function each way with two parameters: bits of the
  * significand and bias of the exponent. Each value is rounded once, to nearest even, subnormals
- * included; a NaN stays a NaN. Selections are masks, as in coll/kernels/kernels.c. Sources: IEEE 754-2019;
- * OCP 8-bit Floating Point Specification (OFP8) 1.0, 2023; Micikevicius et al. 2022, "FP8 formats
- * for deep learning".
+ * included; a NaN stays a NaN. Selections are masks, as in coll/kernels/lanes.h. Sources: IEEE
+ * 754-2019; OCP 8-bit Floating Point Specification (OFP8) 1.0, 2023; Micikevicius et al. 2022, "FP8
+ * formats for deep learning".
  */
 #ifndef HPI_FLOATS_H
 #define HPI_FLOATS_H

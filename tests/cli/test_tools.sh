@@ -70,6 +70,17 @@ debian=(env PATH="$out/debian:$PATH")
 refuses "libcmocka-dev" "${debian[@]}" ROWS='arm64 installed\n' tools/setup.sh -n test
 refuses "libcmocka-dev" "${debian[@]}" ROWS='amd64 config-files\n' tools/setup.sh -n test
 
+# A file that is laid out otherwise fails the step, and only such a file.
+if command -v clang-format-14 >/dev/null; then
+    cp tools/lint.sh "$out/tree/tools"
+    cp .clang-format "$out/tree"
+    git init -q "$out/tree"
+    printf 'int x;\n' >"$out/tree/laid.c"
+    "$out/tree/tools/lint.sh" "$out/lint" format >/dev/null
+    printf 'int  y;\n' >"$out/tree/loose.c"
+    refuses $'loose.c\nexpected the layout' "$out/tree/tools/lint.sh" "$out/lint" format
+fi
+
 # Ids that are left out count; what is no text is named. The tokenizer is one of two words.
 cat >"$out/tokenizers.py" <<'END'
 class Tokenizer:
