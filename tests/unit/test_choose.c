@@ -48,7 +48,7 @@ static void test_option_stands_in_place_of_the_table(void **state) {
 
 static void test_option_is_checked(void **state) {
     (void)state;
-    static const char *const wrong[] = {"strem=16M",   "stream",      "stream=",
+    static const char *const wrong[] = {"strom=16M",   "stream",      "stream=",
                                         "stream=16X",  "stream=-1",   "stream=16M;stream=1",
                                         "=16M",        ",stream=16M", "stream=99999999999999999999",
                                         "stream= 16M", "STREAM=16M"};
@@ -71,13 +71,13 @@ static void refuses_every_collective(hp_world *world, void *argument) {
     (void)argument;
     for (int i = 0; i < 2; i++) {
         RANK_FAILS(hp_all_reduce(hp_world_group(world), x, x, 4, HP_FP32, HP_SUM), HP_ERR_ARGUMENT);
-        RANK_CHECK(strstr(hp_last_error(), "\"strem=1M\""));
+        RANK_CHECK(strstr(hp_last_error(), "\"strom=1M\""));
     }
 }
 
 static void test_wrong_option_is_told_by_every_rank(void **state) {
     (void)state;
-    setenv(OPTION, "strem=1M", 1);
+    setenv(OPTION, "strom=1M", 1);
     ranks_run(2, RANKS_THREADS, refuses_every_collective, NULL);
     unsetenv(OPTION);
 }
