@@ -140,6 +140,14 @@ hp_status hpi_environment_int(const char *name, int64_t least, int64_t most, int
                               int64_t *out_value);
 /* "64M" -> 67108864. Errors: ARGUMENT. */
 hp_status hpi_parse_bytes(const char *text, uint64_t *out_bytes);
+/* Words for people, put together in `size` bytes at `at`; what does not fit is cut. It begins as
+ * {at, size, 0}. */
+typedef struct hpi_sentence {
+    char *at;
+    size_t size, used;
+} hpi_sentence;
+void hpi_sentence_add(hpi_sentence *sentence, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* The word at `index` of "FULL|FP16|BF16". */
 void hpi_choice_name(const char *names, uint64_t index, char *out_name, size_t size);
 

@@ -8,7 +8,6 @@
  */
 #include "inside.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
 static const char *const needs_words[] = {
@@ -113,33 +112,20 @@ hp_status hpi_choose(hpi_run *run) {
 
 /* ---- why ---- */
 
-typedef struct text {
-    char *at;
-    size_t size, used;
-} text;
-
-static void add(text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(text *t, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    const int length = vsnprintf(t->at + t->used, t->size - t->used, format, arguments);
-    va_end(arguments);
-    t->used = hpi_min(t->used + (size_t)(length < 0 ? 0 : length), t->size - 1);
-}
-
-static void add_threshold(text *t, const hpi_run *run, const char *before, const char *word,
+static void add_threshold(hpi_sentence *t, const hpi_run *run, const char *before, const char *word,
                           hpi_threshold threshold) {
     static const char suffixes[] = "KMGT";
     uint64_t bytes = run->state->thresholds[threshold];
     int n = 0;
     for (; n < 4 && bytes != 0 && bytes % 1024 == 0; n++)
         bytes /= 1024;
-    add(t, "%s%s%s=%llu%.*s", before, word, hpi_threshold_name(threshold),
-        (unsigned long long)bytes, n > 0, &suffixes[n - (n > 0)]);
+    hpi_sentence_add(t, "%s%s%s=%llu%.*s", before, word, hpi_threshold_name(threshold),
+                     (unsigned long long)bytes, n > 0, &suffixes[n - (n > 0)]);
 }
 
-/* "from lines=2K to stream=16M", behind `before`; nothing of a row without a range. */
-static void add_range(text *t, const hpi_run *run, const char *before, const hpi_algorithm *a) {
+/* "from direct=512K", "below one_shot=16385", behind `before`; nothing of a row without a range. */
+static void add_range(hpi_sentence *t, const hpi_run *run, const char *before,
+                      const hpi_algorithm *a) {
     if (a->from != HPI_FROM_ANY)
         add_threshold(t, run, before, "from ", a->from);
     if (a->to != HPI_FROM_ANY)
@@ -149,24 +135,24 @@ static void add_range(text *t, const hpi_run *run, const char *before, const hpi
 
 /* The rows that come before the one that was chosen, those that the call is out of range of with
  * their range. */
-static void add_passed_over(text *t, const hpi_run *run) {
+static void add_passed_over(hpi_sentence *t, const hpi_run *run) {
     for (const hpi_algorithm *a = hpi_algorithms; a != run->algorithm; a++) {
         if (a->what != run->what)
             continue;
-        add(t, "; not %s", a->name);
+        hpi_sentence_add(t, "; not %s", a->name);
         if (needs_met(run, a->needs))
             add_range(t, run, ", which runs ", a);
     }
 }
 
-/* "inputs and outputs are in symmetric memory, from lines=2K; not words" */
+/* "inputs and outputs are in symmetric memory; not words; not one_shot" */
 void hpi_choice_explain(const hpi_run *run, char *out_text, size_t size) {
-    text t = {out_text, size, 0};
+    hpi_sentence t = {out_text, size, 0};
     const hpi_algorithm *a = run->algorithm;
-    add(&t, "%s", needs_words[a->needs]);
+    hpi_sentence_add(&t, "%s", needs_words[a->needs]);
     add_range(&t, run, ", ", a);
     if (hpi_only_of(run))
-        add(&t, "; forced");
+        hpi_sentence_add(&t, "; forced");
     else
         add_passed_over(&t, run);
 }

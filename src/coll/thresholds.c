@@ -7,8 +7,6 @@
  */
 #include "inside.h"
 
-#include <stdio.h>
-
 static const struct row {
     const char *name;
     uint64_t roomy, crowded;
@@ -21,12 +19,11 @@ static const struct row {
 #define OPTION "HYPER_PARALLEL_THRESHOLDS"
 enum { MOST_TEXT = 255 }; /* so much of it the ranks compare when they start */
 
-/* "stream, lines" */
+/* "stream, direct" */
 static void list_names(char *out_text, size_t size) {
-    size_t used = 0;
-    out_text[0] = '\0';
-    for (int i = 0; i < HPI_N_THRESHOLDS && used < size; i++)
-        used += (size_t)snprintf(out_text + used, size - used, "%s%s", i ? ", " : "", rows[i].name);
+    hpi_sentence t = {out_text, size, 0};
+    for (int i = 0; i < HPI_N_THRESHOLDS; i++)
+        hpi_sentence_add(&t, "%s%s", i ? ", " : "", rows[i].name);
 }
 
 static hp_status fail_text(const char *text, const char *item, size_t length) {

@@ -77,6 +77,17 @@ static void a_long_message_is_cut(void **state) {
     assert_true(strlen(hp_last_error()) > sizeof error.message - 1);
 }
 
+static void a_long_sentence_is_cut(void **state) {
+    (void)state;
+    char memory[8];
+    hpi_sentence s = {memory, sizeof memory, 0};
+    hpi_sentence_add(&s, "%d, ", 12);
+    hpi_sentence_add(&s, "%s", "345678");
+    hpi_sentence_add(&s, "9");
+    assert_string_equal(memory, "12, 345");
+    assert_int_equal(s.used, sizeof memory - 1);
+}
+
 /* What is built on the library fails like it, under its own name and without a line of ours. */
 static void code_above_sets_the_record(void **state) {
     (void)state;
@@ -430,6 +441,7 @@ int main(void) {
         cmocka_unit_test(status_table_is_complete),
         cmocka_unit_test(a_failure_leaves_a_record),
         cmocka_unit_test(a_long_message_is_cut),
+        cmocka_unit_test(a_long_sentence_is_cut),
         cmocka_unit_test(records_belong_to_threads_and_can_be_carried),
         cmocka_unit_test(try_returns_failures_alone),
         cmocka_unit_test(version_is_the_header_s),

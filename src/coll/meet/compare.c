@@ -4,72 +4,56 @@
  */
 #include "words.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
-/* A text that is put together; what does not fit is cut. */
-typedef struct text {
-    char *at;
-    size_t size, used;
-} text;
-
-static void add(text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(text *t, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    const int length = vsnprintf(t->at + t->used, t->size - t->used, format, arguments);
-    va_end(arguments);
-    t->used = hpi_min(t->used + (size_t)(length < 0 ? 0 : length), t->size - 1);
-}
-
-static void describe_counts(text *out, hp_collective what, const uint64_t *words) {
+static void describe_counts(hpi_sentence *out, hp_collective what, const uint64_t *words) {
     const hpi_types t = hpi_unpack_types(words[HPI_WORD_TYPES]);
     const char *dtype = hp_dtype_name((hp_dtype)t.dtype);
     if (what == HP_ALL_TO_ALL_V)
-        add(out, " of %s", dtype);
+        hpi_sentence_add(out, " of %s", dtype);
     else if (hpi_is_v(what))
-        add(out, " of %s, its own part %llu", dtype,
-            (unsigned long long)words[HPI_WORD_PLACES + 2]);
+        hpi_sentence_add(out, " of %s, its own part %llu", dtype,
+                         (unsigned long long)words[HPI_WORD_PLACES + 2]);
     else
-        add(out, " of %llu %s", (unsigned long long)words[HPI_WORD_COUNT], dtype);
+        hpi_sentence_add(out, " of %llu %s", (unsigned long long)words[HPI_WORD_COUNT], dtype);
     if (hpi_unpack_blocks(words[HPI_WORD_BLOCKS]) != 1)
-        add(out, " in %u blocks", hpi_unpack_blocks(words[HPI_WORD_BLOCKS]));
+        hpi_sentence_add(out, " in %u blocks", hpi_unpack_blocks(words[HPI_WORD_BLOCKS]));
 }
 
-static void describe_pass(text *out, unsigned pass) {
+static void describe_pass(hpi_sentence *out, unsigned pass) {
     static const char *const passes[] = {"", "HP_SYNC", "HP_EVALUATE", "HP_NO_SYNC",
                                          "HP_DEFER_REPLICATE"};
     const unsigned kind = pass & 7, n_deferred = pass >> 9 & 63;
     if (kind == 0 || kind >= sizeof passes / sizeof *passes)
         return;
-    add(out, " in a %s pass after %u of HP_NO_SYNC", passes[kind], pass >> 3 & 63);
+    hpi_sentence_add(out, " in a %s pass after %u of HP_NO_SYNC", passes[kind], pass >> 3 & 63);
     if (n_deferred)
-        add(out, " and %u of HP_DEFER_REPLICATE", n_deferred);
+        hpi_sentence_add(out, " and %u of HP_DEFER_REPLICATE", n_deferred);
 }
 
 static void describe(const uint64_t *words, char *out_text, size_t size) {
     const hpi_types t = hpi_unpack_types(words[HPI_WORD_TYPES]);
     const hp_collective what = (hp_collective)t.what;
     const unsigned low = (1U << HPI_TAG_BITS) - 1;
-    text out = {out_text, size, 0};
-    add(&out, "%s", hpi_collective_name(what));
+    hpi_sentence out = {out_text, size, 0};
+    hpi_sentence_add(&out, "%s", hpi_collective_name(what));
     if (what == HP_BARRIER)
         return;
     describe_counts(&out, what, words);
     if (what == HP_BROADCAST)
-        add(&out, " from root %u", t.root);
+        hpi_sentence_add(&out, " from root %u", t.root);
     if (what == HP_REDUCE_SCATTER || what == HP_REDUCE_SCATTER_V || what == HP_ALL_REDUCE)
-        add(&out, " by %s to %s", hpi_reduce_name((hp_reduce)t.op),
-            hp_dtype_name((hp_dtype)t.out_dtype));
+        hpi_sentence_add(&out, " by %s to %s", hpi_reduce_name((hp_reduce)t.op),
+                         hp_dtype_name((hp_dtype)t.out_dtype));
     if (t.wire > HP_WIRE_FULL)
-        add(&out, " over %s%s", hpi_wire_name((hp_wire)t.wire),
-            t.wire_result ? ", the result too" : "");
+        hpi_sentence_add(&out, " over %s%s", hpi_wire_name((hp_wire)t.wire),
+                         t.wire_result ? ", the result too" : "");
     if (t.tag)
-        add(&out, " tagged %u", (t.tag >> HPI_TAG_BITS) - 1);
+        hpi_sentence_add(&out, " tagged %u", (t.tag >> HPI_TAG_BITS) - 1);
     if (t.tag && (t.tag & low) != low)
-        add(&out, ".%u", t.tag & low);
+        hpi_sentence_add(&out, ".%u", t.tag & low);
     if (t.only)
-        add(&out, " with algorithm %u forced", t.only);
+        hpi_sentence_add(&out, " with algorithm %u forced", t.only);
     describe_pass(&out, t.pass);
 }
 
