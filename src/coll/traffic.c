@@ -98,9 +98,12 @@ static void code(const hpi_run *run, operands *o) {
             hpi_wire_bytes(run->wire, run->c.in_counts ? run->c.in_counts[i] : run->c.count);
 }
 
-/* "words" is the same everywhere: the contribution goes into the line, those of the peers come. */
-static void of_words(const operands *o, hp_coll_traffic *t) {
-    t->read_bytes = o->in + (o->n - 1) * HPI_SMALL_BYTES;
+/* "words" is the same everywhere: the contribution goes into the line, those of the peers come. Of
+ * a broadcast the root's alone, and it hears nobody. */
+static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) {
+    const bool is_rooted = run->what == HP_BROADCAST, is_root = run->rank == run->c.root;
+    const uint64_t n_heard = is_rooted ? !is_root : o->n - 1;
+    t->read_bytes = (is_rooted && !is_root ? 0 : o->in) + n_heard * HPI_SMALL_BYTES;
     t->written_bytes = HPI_SMALL_BYTES + o->out - o->keep;
 }
 
@@ -179,7 +182,7 @@ bool hpi_traffic_of(const hpi_run *run, hp_coll_traffic *out_traffic) {
     operands o = operands_of(run);
     *out_traffic = (hp_coll_traffic){.algorithm = algorithm->name, .steps = algorithm->steps};
     if (algorithm->needs == HPI_NEEDS_WORDS) {
-        of_words(&o, out_traffic);
+        of_words(run, &o, out_traffic);
         return true;
     }
     if (run->wire != HP_WIRE_FULL)

@@ -128,6 +128,35 @@ static void run_known(hp_world *world, void *argument) {
     hpi_free(ordinary);
 }
 
+/* 12 bytes by words: what goes into the own line, what comes in those of the peers. */
+static void run_small(hp_world *world, void *argument) {
+    (void)argument;
+    const int rank = hp_world_rank(world);
+    float data[3] = {1, 2, 3}, out[3];
+    hp_coll_call call = HP_COLL_CALL_INIT;
+    hp_coll_traffic t;
+    call.group = hp_world_group(world);
+    call.what = HP_BROADCAST;
+    call.out = data;
+    call.count = 3;
+    call.rank = 1;
+    RANK_OK(hp_coll_run(&call));
+    RANK_OK(hp_coll_traffic_get(&call, &t));
+    RANK_CHECK(t.read_bytes == (rank == 1 ? 12 : HPI_SMALL_BYTES));
+    RANK_CHECK(t.written_bytes == HPI_SMALL_BYTES + (rank == 1 ? 0 : 12));
+    call.what = HP_ALL_REDUCE;
+    call.in = data;
+    call.out = out;
+    RANK_OK(hp_coll_run(&call));
+    RANK_OK(hp_coll_traffic_get(&call, &t));
+    RANK_CHECK(t.read_bytes == 12 + 2 * HPI_SMALL_BYTES && t.written_bytes == 12 + HPI_SMALL_BYTES);
+}
+
+static void small_calls_give_known_bytes(void **state) {
+    (void)state;
+    ranks_run(3, RANKS_THREADS, run_small, NULL);
+}
+
 static void known_calls_give_known_bytes(void **state) {
     (void)state;
     ranks_run(2, RANKS_THREADS, run_known, NULL);
@@ -283,6 +312,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_algorithm_has_a_formula),
         cmocka_unit_test(known_calls_give_known_bytes),
+        cmocka_unit_test(small_calls_give_known_bytes),
         cmocka_unit_test(what_ran_last_is_known),
         cmocka_unit_test(wrong_and_empty_calls),
         cmocka_unit_test(cuts_and_mixed_memory),
