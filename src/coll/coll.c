@@ -242,10 +242,6 @@ hp_status hpi_all_reduce(hp_group *group, const hpi_coll *c, uint64_t *out_seq) 
     return hpi_coll_run(group, HP_ALL_REDUCE, c, false, out_seq);
 }
 
-hp_status hpi_broadcast(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
-    return hpi_coll_run(group, HP_BROADCAST, c, false, out_seq);
-}
-
 hp_status hpi_barrier(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
     return hpi_coll_run(group, HP_BARRIER, c, false, out_seq);
 }

@@ -46,7 +46,6 @@ hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
 hp_status hpi_reduce_scatter(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
 hp_status hpi_all_reduce(hp_group *group, const hpi_coll *c,
                          uint64_t *out_seq); /* count elements, blocks 1 */
-hp_status hpi_broadcast(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
 /* Of `c` the tag and the pass alone. Drained when it is done: it reads nothing. */
 hp_status hpi_barrier(hp_group *group, const hpi_coll *c, uint64_t *out_seq);
 /* Wait until every member has finished reading for collective `seq`. Any thread. */

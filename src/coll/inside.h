@@ -2,11 +2,12 @@
  *
  * coll/inside.h - the inside of room `coll`: one collective on its way through.
  *
- *     check   arguments and sizes, nothing touched                                         check.c
- *     enter   say in an entry what I am about to do and where my                           enter.c
- *             operands lie; wait until all have, compare, find their places
- *     move    by the first algorithm whose needs are met  gather.c, reduce.c, exchange.c, stage.c
- *     leave   post the READ line: I have finished with the peers' memory                    coll.c
+ *     check   arguments and sizes, nothing touched                                      check.c
+ *     enter   say in an entry what I am about to do and where my operands               meet/
+ *             lie; wait until all have, compare, find their places
+ *     choose  the first algorithm whose needs are met                                   choose.c
+ *     move    in place, through cells, across processes             placed/, staged/, direct/
+ *     leave   post the READ line: I have finished with the peers' memory                coll.c
  *
  * A collective's number, its sequence on the group, is the value of the lines. Every rank waits for
  * every peer's entry, which all the rest leans on: see enter.c; but for the broadcasts of cast/.
@@ -138,7 +139,6 @@ struct hpi_run {
     bool may_be_in_pocket;         /* ... or may lie in this rank's pocket, by the call alone */
     bool is_in_pocket;             /* ... and does; after the meeting: on every rank */
     bool inputs_placed, outputs_placed;
-    bool is_apart;    /* no member is in place */
     bool is_readable; /* all that is read of peers, wherever it lies: see direct/ */
     uint64_t longest; /* of an all_to_all_v: elements of the longest part of any rank */
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
@@ -164,14 +164,14 @@ static inline hpi_event hpi_collective_event(hp_collective what) {
     return (hpi_event)(HPI_EVENT_all_gather + (int)what);
 }
 
-/* ---- enter.c ---- */
+/* ---- meet/enter.c ---- */
 
 /* Meet: returns when every member has entered this collective and all mean the same, with
  * state->in and state->out filled as the algorithm that was chosen needs. Errors: MISMATCH, and
  * what waiting gives. */
 hp_status hpi_coll_enter(hpi_run *run);
 
-/* ---- carried.c: inputs that have come with the meeting ---- */
+/* ---- meet/carried.c: inputs that have come with the meeting ---- */
 
 hp_status hpi_reduce_words(hpi_run *run);
 hp_status hpi_scatter_reduce_words(hpi_run *run);
@@ -207,29 +207,26 @@ static inline unsigned hpi_only_of(const hpi_run *run) {
 hp_status hpi_thresholds_fill(const char *text, bool is_crowded, uint64_t *out_thresholds);
 const char *hpi_threshold_name(hpi_threshold threshold);
 
-/* ---- gather.c, reduce.c: where the data lie ---- */
+/* ---- placed/: where the data lie ---- */
 
 hp_status hpi_gather(hpi_run *run);
 hp_status hpi_scatter_reduce(hpi_run *run);
 hp_status hpi_reduce_push(hpi_run *run);
+hp_status hpi_broadcast_pull(hpi_run *run);
 
-/* Reduce `count` elements from state->in, each at in_offset bytes, and store the result at
- * out_offset bytes of each of out[0..n_out). */
-void hpi_reduce_span(const hpi_run *run, uint64_t in_offset, unsigned char *const *out, int n_out,
-                     uint64_t out_offset, uint64_t count);
+/* What the call means to the kernels. */
+hpi_reduction hpi_reduction_of(const hpi_run *run);
 /* The elements of [0, count) that `rank` owns: cut at cache lines, so that owners share none. */
 void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
                uint64_t *out_end);
 
-hp_status hpi_broadcast_pull(hpi_run *run);
-
-/* ---- cast.c: broadcasts for which nobody meets ---- */
+/* ---- cast/: broadcasts for which nobody meets ---- */
 
 hp_status hpi_cast_run(hpi_run *run);
 hp_status hpi_cast_create(hpi_cast **out_cast);
 void hpi_cast_destroy(hp_group *group, hpi_cast *cast);
 
-/* ---- handback.c: what this rank alone has read of a peer's memory ---- */
+/* ---- placed/handback.c: what this rank alone has read of a peer's memory ---- */
 
 bool hpi_can_hand_back(void);
 typedef struct hpi_reading {
@@ -244,7 +241,7 @@ bool hpi_is_from_afar(const hpi_reading *reading);
 void hpi_reading_judge(hpi_reading *reading, uint64_t bytes);
 void hpi_hand_back(const hpi_reading *reading, const void *piece, uint64_t bytes);
 
-/* ---- exchange.c: all-to-all ---- */
+/* ---- placed/exchange.c: all-to-all ---- */
 
 hp_status hpi_exchange(hpi_run *run);
 hp_status hpi_exchange_v(hpi_run *run);
@@ -291,7 +288,7 @@ typedef struct hpi_piece {
 hpi_piece hpi_sent_to(const hpi_run *run, int j);
 hpi_piece hpi_got_of(const hpi_run *run, int i);
 
-/* ---- staged: through cells, for ordinary memory ---- */
+/* ---- staged/: through cells, for ordinary memory ---- */
 
 hp_status hpi_gather_staged(hpi_run *run);
 hp_status hpi_broadcast_staged(hpi_run *run);
@@ -308,7 +305,7 @@ void hpi_tick_post(hpi_run *run);
 hp_status hpi_tick_wait(hpi_run *run, int peer);
 hp_status hpi_tick_wait_all(hpi_run *run);
 
-/* ---- direct.c: ordinary memory, read across processes ---- */
+/* ---- direct/: ordinary memory, read across processes ---- */
 
 hp_status hpi_gather_direct(hpi_run *run);
 hp_status hpi_broadcast_direct(hpi_run *run);
@@ -317,7 +314,7 @@ hp_status hpi_scatter_reduce_direct(hpi_run *run);
 hp_status hpi_reduce_direct(hpi_run *run);
 uint64_t hpi_reduce_direct_step(const hpi_run *run); /* elements of a round */
 
-/* ---- wire.c: what travels in low precision ---- */
+/* ---- staged/wire.c: what travels in low precision ---- */
 
 /* The wire that a call means: FULL where it does not apply. Errors: ARGUMENT, for one asked for by
  * argument that the dtype cannot take. */
@@ -330,14 +327,14 @@ uint64_t hpi_wire_step(const hpi_run *run); /* elements of its chunks */
 bool hpi_wire_pushes(const hpi_run *run);
 hp_status hpi_wire_alone(hpi_run *run); /* in a group of one */
 
-/* ---- rounded.c: the same where operands are seen by all ---- */
+/* ---- staged/rounded.c: the same where operands are seen by all ---- */
 
 /* Can the kernels round what they read? */
 bool hpi_rounds_in_registers(const hpi_run *run);
 hp_status hpi_scatter_reduce_rounded(hpi_run *run);
 hp_status hpi_reduce_rounded(hpi_run *run);
 
-/* ---- mailbox.c: send and receive ---- */
+/* ---- message/mailbox.c: send and receive ---- */
 
 /* `rank`, count, dtype and data (in of a send, out of a receive) as the call gives them; checked
  * against the group, and nothing touched, by the first. */

@@ -34,7 +34,7 @@ static const uint64_t least_bytes = 64;
 static const double least_gain = 0.02;
 
 typedef struct command {
-    const char *only; /* "lines,stream"; NULL: all */
+    const char *only; /* "direct,stream"; NULL: all */
     int n_pairs;
     uint64_t most_bytes;
     bool wants_help;

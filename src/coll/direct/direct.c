@@ -89,12 +89,7 @@ typedef hp_status (*bring_function)(const hpi_run *run, int i, uint64_t at, uint
 static hp_status reduce(const hpi_run *run, bring_function bring, uint64_t first, uint64_t count,
                         unsigned char *out) {
     hpi_coll_state *s = run->state;
-    const hpi_reduction r = {.kernel = hpi_kernel_of(run->c.dtype),
-                             .dtype = run->c.dtype,
-                             .out_dtype = run->c.out_dtype,
-                             .op = run->c.op,
-                             .n = run->n,
-                             .scratch = s->scratch};
+    const hpi_reduction r = hpi_reduction_of(run);
     const uint64_t room = fetch_bytes(run->n), step = room / run->in_size;
     for (uint64_t at = 0; at < count; at += step) {
         const uint64_t n = hpi_min(step, count - at);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * coll/kernels.h - the tree sum of n inputs.
+ * kernels/kernels.h - the tree sum of n inputs.
  *
  * hpi_reduce_into is the door: one pass over the inputs, in registers. Below it stand the loops of
  * one instruction set, a row per dtype; the widest that the processor has is taken, and tests run

@@ -12,17 +12,8 @@
 /* Of a row of the narrowest elements, in the widest sum type that these have. */
 enum { RESULT_BYTES = 2 * HPI_ROW_BYTES };
 
-static hpi_reduction reduction_of(const hpi_run *run) {
-    return (hpi_reduction){.kernel = hpi_kernel_of(run->c.dtype),
-                           .dtype = run->c.dtype,
-                           .out_dtype = run->c.out_dtype,
-                           .op = run->c.op,
-                           .n = run->n,
-                           .scratch = run->state->scratch};
-}
-
 static void sum(const hpi_run *run, void *out, uint64_t count) {
-    const hpi_reduction r = reduction_of(run);
+    const hpi_reduction r = hpi_reduction_of(run);
     hpi_reduce_into(&r, (const void *const *)run->state->in, &out, 1, count, false);
 }
 

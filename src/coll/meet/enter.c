@@ -9,7 +9,7 @@
  * up to k, so that a difference in one of those is found at the next meeting.
  *
  * The words say where the operands lie; an input of up to 32 bytes comes itself in their place, and
- * one of up to a few KiB lies in the rank's pocket before it says anything. Two pockets alternate
+ * one of up to 16 KiB lies in the rank's pocket before it says anything. Two pockets alternate
  * over the collectives that use them: a rank fills the one of two ago after its collective of one
  * ago, a meeting, has found all peers there, and so out of that of two ago. An all-reduce in place
  * does better where it lies, if every rank's lies in symmetric memory; where only some do, those in

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * coll/mailbox.h - what send and receive share: where the messages of a group lie.
+ * message/mailbox.h - what send and receive share: where the messages of a group lie.
  *
  *     outbox of rank r   [slot for member 0 | slot for member 1 | ...], in r's own segment
  *     a slot             how far r has written for that member, and how far the member has read

@@ -28,7 +28,7 @@ static const hpi_kernel *kernel_of(const hpi_run *run) {
     return hpi_kernel_rounding(run->wire == HP_WIRE_FP16 ? HP_FP16 : HP_BF16);
 }
 
-static hpi_reduction reduction_of(const hpi_run *run) {
+hpi_reduction hpi_reduction_of(const hpi_run *run) {
     return (hpi_reduction){.kernel = kernel_of(run),
                            .dtype = run->c.dtype,
                            .out_dtype = run->c.out_dtype,
@@ -59,7 +59,7 @@ static void copy_on(const hpi_run *run, const span *s, uint64_t at, uint64_t n) 
 
 /* Elements [at, end). */
 static void reduce(const hpi_run *run, const span *s, uint64_t at, uint64_t end) {
-    const hpi_reduction r = reduction_of(run);
+    const hpi_reduction r = hpi_reduction_of(run);
     const uint64_t step = PAGE / run->in_size;
     const void **in = run->state->chunk;
     void *to[HPI_MOST_INPUTS];
@@ -75,12 +75,6 @@ static void reduce(const hpi_run *run, const span *s, uint64_t at, uint64_t end)
         if (s->way == COPIED)
             copy_on(run, s, at, n);
     }
-}
-
-void hpi_reduce_span(const hpi_run *run, uint64_t in_offset, unsigned char *const *out, int n_out,
-                     uint64_t out_offset, uint64_t count) {
-    const span s = {in_offset, out_offset, count, out, n_out, AT_ONCE};
-    reduce(run, &s, 0, count);
 }
 
 static void hand_back(const hpi_run *run, const span *s, uint64_t at, uint64_t n,

@@ -116,14 +116,8 @@ hp_status hpi_broadcast_staged(hpi_run *run) {
 /* ---- reductions ---- */
 
 static void reduce(const hpi_run *run, void *const *out, int n_out, uint64_t count) {
-    hpi_coll_state *s = run->state;
-    const hpi_reduction r = {.kernel = hpi_kernel_of(run->c.dtype),
-                             .dtype = run->c.dtype,
-                             .out_dtype = run->c.out_dtype,
-                             .op = run->c.op,
-                             .n = run->n,
-                             .scratch = s->scratch};
-    hpi_reduce_into(&r, s->chunk, out, n_out, count, false);
+    const hpi_reduction r = hpi_reduction_of(run);
+    hpi_reduce_into(&r, run->state->chunk, out, n_out, count, false);
 }
 
 /* Bytes [at, end) of this rank's part of its own input: where they lie, unless they are cut there.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * coll/wire.h - elements as they travel: fp16, bf16, or fp8 in blocks with a scale.
+ * staged/wire.h - elements as they travel: fp16, bf16, or fp8 in blocks with a scale.
  *
  * Encoded elements are a row of blocks of 128, the last one possibly shorter. A block of fp16 or
  * bf16 is its elements; one of fp8 is its scale, a power of two as an fp32, and a byte for each
