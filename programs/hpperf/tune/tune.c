@@ -44,7 +44,7 @@ typedef struct command {
 /* One collective at one size, with the threshold beyond it and below it. */
 typedef struct point {
     const op_row *op;
-    bool is_private;
+    bool is_private, is_in_place;
     uint64_t bytes;
     double us[2][MOST_PAIRS];
 } point;
@@ -152,7 +152,8 @@ static hp_status measure_point(hp_world *world, campaign *c, point *p, int side)
                        .n_warmup = 2,
                        .n_iterations = p->bytes < 1 << 20 ? 40 : 8,
                        .n_groups = 1,
-                       .is_private = p->is_private};
+                       .is_private = p->is_private,
+                       .is_in_place = p->is_in_place};
     bench b;
     hp_status status = open_bench(world, &o, &b);
     if (status >= 0)
@@ -185,40 +186,43 @@ static hp_status algorithm_of(const campaign *c, const point *p, bool is_above,
     call.is_crowded = c->is_crowded;
     call.count = p->bytes / (sizeof(float) * (has_parts ? (uint64_t)c->n_ranks : 1));
     call.in_is_symmetric = call.out_is_symmetric = !p->is_private;
+    call.is_in_place = p->is_in_place;
     set_threshold(c->threshold.name, is_above);
     TRY(hp_coll_choice_get(&call, &choice));
     *out_name = choice.algorithm;
     return HP_OK;
 }
 
-static hp_status add_if_it_matters(campaign *c, point p, bool is_any, int *n) {
+/* Which calls are looked at: those that are not in place; those that are, for a threshold that
+ * changes none of the first; all in symmetric memory, for one inside of algorithms, which no choice
+ * shows. */
+typedef enum kind { APART, IN_PLACE, ANY, N_KINDS } kind;
+
+static hp_status add_if_it_matters(campaign *c, point p, kind k) {
     const char *below, *above;
     TRY(algorithm_of(c, &p, false, &below));
     TRY(algorithm_of(c, &p, true, &above));
-    if ((is_any || strcmp(below, above) != 0) && c->n_points < MOST_POINTS) {
+    if ((k == ANY || strcmp(below, above) != 0) && c->n_points < MOST_POINTS)
         c->points[c->n_points++] = p;
-        ++*n;
-    }
     return HP_OK;
 }
 
-/* is_any: a threshold inside of algorithms, which no choice shows; symmetric memory then. */
-static hp_status list_points(campaign *c, bool is_any) {
-    int n = 0;
+static hp_status list_points(campaign *c, kind of) {
     uint64_t first = c->table_bytes < c->c->most_bytes ? c->table_bytes : c->c->most_bytes;
     for (int i = 0; i < N_BELOW && first / FACTOR >= least_bytes; i++)
         first /= FACTOR;
     for (int i = 0; i < n_ops; i++)
-        for (int is_private = 0; is_private < (is_any ? 1 : 2); is_private++)
+        for (int is_private = 0; is_private < (of == ANY ? 1 : 2); is_private++)
             for (uint64_t bytes = first, k = 0; k < N_SIZES && bytes <= c->c->most_bytes;
                  bytes *= FACTOR, k++) {
                 const op_row *op = &ops[i];
-                if (op->is_latency || op->is_pairs || op->source == FROM_NOBODY)
+                const point p = {op, is_private, of == IN_PLACE, bytes, {{0}}};
+                if (op->is_latency || op->is_pairs || op->source == FROM_NOBODY ||
+                    (p.is_in_place && !op->has_in_place))
                     continue;
-                TRY(add_if_it_matters(
-                    c, (point){.op = op, .is_private = is_private, .bytes = bytes}, is_any, &n));
+                TRY(add_if_it_matters(c, p, of));
             }
-    return n || is_any ? HP_OK : list_points(c, true);
+    return HP_OK;
 }
 
 /* ---- the value ---- */
@@ -275,7 +279,9 @@ static void print_points(const campaign *c, uint64_t best) {
     char table[32], value[32];
     for (int i = 0; i < c->n_points; i++) {
         const point *p = &c->points[i];
-        printf("  %-12s %-15s %-8s %10llu %11.2f %11.2f %7.2f\n", c->threshold.name, p->op->name,
+        char call[32];
+        snprintf(call, sizeof call, "%s%s", p->op->name, p->is_in_place ? " in place" : "");
+        printf("  %-12s %-20s %-8s %10llu %11.2f %11.2f %7.2f\n", c->threshold.name, call,
                p->is_private ? "private" : "symm", (unsigned long long)p->bytes, median_us(c, p, 0),
                median_us(c, p, 1), ratio_of(c, p));
     }
@@ -288,7 +294,8 @@ static void print_points(const campaign *c, uint64_t best) {
 static hp_status tune_threshold(campaign *c, uint64_t *out_bytes) {
     c->n_points = 0;
     c->table_bytes = c->is_crowded ? c->threshold.crowded_bytes : c->threshold.roomy_bytes;
-    TRY(list_points(c, false));
+    for (kind of = APART; of < N_KINDS && c->n_points == 0; of++)
+        TRY(list_points(c, of));
     for (c->pair = 0; c->pair < c->c->n_pairs; c->pair++)
         for (int k = 0; k < 2; k++)
             TRY(measure_side(c, k ^ (c->pair & 1)));
@@ -326,7 +333,7 @@ static hp_status look(campaign *c, hp_status parsed, binder *bind) {
 static hp_status tune(campaign *c) {
     char option[256] = "";
     if (c->rank == 0)
-        printf("# tune: %d ranks, %s\n# %-12s %-15s %-8s %10s %11s %11s %7s\n", c->n_ranks,
+        printf("# tune: %d ranks, %s\n# %-12s %-20s %-8s %10s %11s %11s %7s\n", c->n_ranks,
                c->is_crowded ? "crowded" : "roomy", "threshold", "op", "memory", "bytes",
                "beyond us", "from here", "ratio");
     for (int i = 0; hp_coll_threshold_at(i, &c->threshold); i++) {
