@@ -120,7 +120,8 @@ typedef struct hp_coll_choice {
     const char *algorithm; /* as of hp_coll_traffic */
     char why[256];         /* in words: what it needs, its range, which ones before it do not run */
     uint64_t bytes;        /* of the larger operand, as thresholds count */
-    uint64_t from_bytes, to_bytes; /* it runs where from <= bytes < to; UINT64_MAX: no end */
+    uint64_t from_bytes, to_bytes; /* its range: from <= bytes < to; UINT64_MAX: no end. Of the
+                                      calls in it, those run that no row before it takes */
     int steps;                     /* waits for every peer */
     const char *moves, *source;    /* bytes moved, and where the algorithm comes from, in words */
 } hp_coll_choice;

@@ -142,6 +142,8 @@ static void add_passed_over(hpi_sentence *t, const hpi_run *run) {
         hpi_sentence_add(t, "; not %s", a->name);
         if (needs_met(run, a->needs))
             add_range(t, run, ", which runs ", a);
+        else if (a->needs == HPI_NEEDS_POCKET && is_in_range(run, a) && hpi_stays_in_place(run))
+            add_threshold(t, run, ", in place ", "from ", HPI_FROM_IN_PLACE);
     }
 }
 

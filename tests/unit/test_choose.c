@@ -261,6 +261,21 @@ static void test_ranks_bound_to_different_cores_agree(void **state) {
               3, false);
 }
 
+static void test_why_in_place_differs(void **state) {
+    hp_coll_case c = HP_COLL_CASE_INIT;
+    hp_coll_choice apart, in_place;
+    (void)state;
+    setenv(OPTION, "in_place=1K,one_shot=8K", 1);
+    c.count = 512;
+    assert_int_equal(hp_coll_choice_get(&c, &apart), HP_OK);
+    c.is_in_place = 1;
+    assert_int_equal(hp_coll_choice_get(&c, &in_place), HP_OK);
+    unsetenv(OPTION);
+    assert_string_equal(apart.algorithm, "one_shot");
+    assert_string_equal(in_place.algorithm, "push");
+    assert_non_null(strstr(in_place.why, "not one_shot, in place from in_place=1K"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows),
                                        cmocka_unit_test(test_option_stands_in_place_of_the_table),
@@ -268,6 +283,7 @@ int main(void) {
                                        cmocka_unit_test(test_wrong_option_is_told_by_every_rank),
                                        cmocka_unit_test(test_choice_is_what_runs),
                                        cmocka_unit_test(test_choice_is_checked),
+                                       cmocka_unit_test(test_why_in_place_differs),
                                        cmocka_unit_test(test_ranks_bound_to_different_cores_agree)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
