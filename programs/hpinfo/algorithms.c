@@ -147,7 +147,7 @@ static void print_range(const setting *s, int i, FILE *file) {
     print_bytes(from, sizeof from, r->from_bytes);
     print_bytes(to, sizeof to, is_round ? next : r->to_bytes);
     snprintf(span, sizeof span, "%s to %s%s", from, is_round ? "below " : "", to);
-    fprintf(file, "    %-18s %-10s %d step%s; %s\n", span, r->choice.algorithm, r->choice.steps,
+    fprintf(file, "    %-19s %-10s %d step%s; %s\n", span, r->choice.algorithm, r->choice.steps,
             r->choice.steps == 1 ? "" : "s", r->choice.why);
 }
 
