@@ -33,12 +33,11 @@ def sizes_of(op, ranks, memory, is_quick):
         return [[]]
     if memory == "private":
         return [["-b", "1K", "-e", "16M", "-f", "16" if is_quick else "4"]]
-    most = "16M" if is_quick else "64M" if ranks == 2 else "4M"
     if is_quick:
-        return [["-b", "64", "-e", most, "-f", "64" if ranks > 2 else "16"]]
+        return [["-b", "64", "-e", "16M", "-f", "64" if ranks > 2 else "16"]]
     if ranks > 2:
-        return [["-b", "64", "-e", most, "-f", "16"]]
-    return [["-b", "8", "-e", "8"], ["-b", "16", "-e", most, "-f", "4"]]
+        return [["-b", "64", "-e", "4M", "-f", "16"], ["-b", "16M", "-e", "16M"]]
+    return [["-b", "8", "-e", "8"], ["-b", "16", "-e", "64M", "-f", "4"]]
 
 
 def job(part, name, ranks, runs, peer=None):
