@@ -5,7 +5,7 @@
  *
  * One operation on one element is written here, from floats.h, which test_convert and test_floats
  * hold to arithmetic in double; sums of more come from the oracle. Every value of 16 bits meets
- * every special one. The last case prints how fast each version is, and asserts nothing about it.
+ * every special one. The last cases print how fast each version is, and assert nothing about it.
  */
 #include "base/convert.h"
 #include "coll/kernels/kernels.h"
@@ -542,9 +542,51 @@ static double seconds_of(const hpi_reduction *r, const void *const *in, void *ou
     return (double)least / times / 1e9;
 }
 
-/* Bytes of an output per second, 16 KiB of each operand. */
+enum { BYTES = 16384, TIMES = 20 }; /* of each operand; calls in a round */
+
+static double seconds_of_conversion(hpi_convert_loop *loop, const void *in, void *out,
+                                    uint64_t count) {
+    uint64_t least = UINT64_MAX;
+    for (int round = 0; round < 5; round++) {
+        const uint64_t begin = hpi_now_ns();
+        for (int i = 0; i < TIMES; i++)
+            loop(in, out, count);
+        least = hpi_min(least, hpi_now_ns() - begin);
+    }
+    return (double)least / TIMES / 1e9;
+}
+
+/* Bytes of the wider side per second, 16 KiB of it. */
+static void speeds_of_conversions(void **state) {
+    unsigned char *data = hpi_alloc_aligned(64, 2 * BYTES);
+    (void)state;
+    assert_non_null(data);
+    memset(data, 0, 2 * BYTES);
+    printf("GB/s, convert to");
+    for (hp_dtype to = HP_FP64; to <= HP_BF16; to++)
+        printf("%8s", hp_dtype_name(to));
+    for (int version = 0; version < 2; version++)
+        for (hp_dtype from = HP_FP64; from <= HP_BF16; from++) {
+            printf("\n%-12s%4s", version ? "plain loop" : "in use", hp_dtype_name(from));
+            for (hp_dtype to = HP_FP64; to <= HP_BF16; to++) {
+                hpi_convert_loop *loop = hpi_convert_loop_of(from, to, version);
+                const uint64_t size = hpi_max(hp_dtype_size(from), hp_dtype_size(to));
+                if (loop)
+                    printf("%8.1f",
+                           BYTES / 1e9 /
+                               seconds_of_conversion(loop, data, data + BYTES, BYTES / size));
+                else
+                    printf("%8s", "");
+            }
+        }
+    printf("\n");
+    hpi_free(data);
+}
+
+/* Bytes of an output per second. */
 static void speeds(void **state) {
-    enum { BYTES = 16384, TIMES = 20 };
+    static const char *const names[] = {
+        [HP_SUM] = "sum", [HP_AVG] = "avg", [HP_MAX] = "max", [HP_MIN] = "min"};
     unsigned char *data = hpi_alloc_aligned(64, 5 * BYTES);
     (void)state;
     assert_non_null(data);
@@ -555,9 +597,9 @@ static void speeds(void **state) {
     for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++)
         printf("%8s", hp_dtype_name(dtype));
     FOR_EACH_VERSION(v)
-    for (hp_reduce op = HP_SUM; op <= HP_MAX; op++)
+    for (hp_reduce op = HP_SUM; op <= HP_MIN; op++)
         for (int n = 2; n <= 4; n += 2) {
-            printf("\n%-14s%s%d", v->name, op == HP_SUM ? "sum" : op == HP_AVG ? "avg" : "max", n);
+            printf("\n%-14s%s%d", v->name, names[op], n);
             for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++) {
                 const hpi_reduction r = {&v->kernels[dtype], dtype, dtype, op, n, NULL};
                 const uint64_t count = BYTES / hp_dtype_size(dtype);
@@ -585,6 +627,7 @@ int main(void) {
         cmocka_unit_test(any_length_and_place),
         cmocka_unit_test(quotients_are_rounded_once),
         cmocka_unit_test(speeds),
+        cmocka_unit_test(speeds_of_conversions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
