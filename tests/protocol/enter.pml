@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * enter.pml - the ENTER words of src/coll/meet/enter.c: two sets, by the parity of the collective.
+ * enter.pml - the entries of src/coll/meet/enter.c where every collective is a meeting.
  *
  * Models hpi_coll_enter: say (words, then the post of number k), and for every peer the wait for k,
  * then compare and listen. What is read must be of collective k, and nobody may be two collectives
- * ahead of anybody. A set is one word here, whose value is the number that it was written for.
+ * ahead of anybody. So two entries by the parity of the collective would do; the ring has more for
+ * broadcasts, see ahead.pml. An entry is one word here, whose value is the number that it was
+ * written for, and one line of the rank says its number.
  *
  * Mutants, with the memory that they need and what must come out:
- *   1 weak holds  hpi_line_post: a release alone (sleepers need more: wait.pml)
- *   2 weak fails  hpi_line_post: relaxed, and overtakes the words
- *   3 weak fails  hpi_line_post: relaxed, and loads of the collective before go behind it
- *   4 weak fails  hpi_line_wait: relaxed, and the words are read before it
- *   5 tso  fails  one set of words
+ *   1 weak holds  hpi_said_post: a release alone (sleepers need more: wait.pml)
+ *   2 weak fails  hpi_said_post: relaxed, and overtakes the words
+ *   3 weak fails  hpi_said_post: relaxed, and loads of the collective before go behind it
+ *   4 weak fails  hpi_said_wait: relaxed, and the words are read before it
+ *   5 tso  fails  one entry
  *   6 tso  fails  a rank waits for its next peer alone
  *   7 tso  fails  the post goes before the words
  */
