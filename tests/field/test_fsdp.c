@@ -470,19 +470,25 @@ static void F29_strided_and_misaligned(void **state) {
 
 /* ---- F30: a mean that the transport must know --------------------------------------------- */
 
-/* Whoever carries a collective of training is asked for sums alone; the division is ours, once for
- * each unit. */
+/* A unit is divided once, and by us: by our kernels, which add up its shards, or by an operation on
+ * the sums. Which of them, all of its reductions agree with. */
 static void look_at_reductions(const exact_training *t, int step) {
     uint64_t n;
     int n_reductions = 0, n_divisions = 0;
     const hp_op *ops = exact_recorded(t, &n);
+    uint8_t asked[64] = {0}; /* by unit */
     (void)step;
+    RANK_CHECK(t->job->n_units <= 64);
     for (uint64_t i = 0; i < n; i++) {
         if (ops[i].kind == HPI_OP_REDUCE_SCATTER || ops[i].kind == HPI_OP_ALL_REDUCE) {
-            RANK_CHECK(ops[i].reduce == HP_SUM);
+            RANK_CHECK(ops[i].reduce == HP_SUM || ops[i].reduce == HP_AVG);
+            asked[ops[i].unit] = ops[i].reduce;
             n_reductions++;
         }
-        n_divisions += ops[i].kind == HPI_OP_DIVIDE;
+        if (ops[i].kind == HPI_OP_DIVIDE) {
+            RANK_CHECK(ops[i].reduce == asked[ops[i].unit]);
+            n_divisions++;
+        }
     }
     RANK_CHECK(n_reductions >= t->job->n_units && n_divisions == t->job->n_units);
 }

@@ -147,6 +147,8 @@ static void lay_out_unit(struct cutter *cutter, hp_unit *unit, hpi_plan_param *p
     out->is_resharded = hpi_unit_is_resharded(unit);
     out->own_storage = out->is_resharded ? 0 : cut(cutter, out->storage_bytes).buffer;
     out->is_divided = hpi_unit_parts(unit) != 1.0 || unit->config.factor != 1.0;
+    out->is_mean =
+        fsdp->n_replicas == 1 && unit->config.reduce == HP_AVG && unit->config.factor == 1.0;
     for (uint32_t j = 0; j < out->n_params; j++) /* the ids are known now */
         if (unit->params[params[j].param].is_mapped)
             params[j].source.buffer = out->shared.buffer;

@@ -182,6 +182,15 @@ static hp_event fold(hpi_plan *plan, uint32_t unit, hp_event computed) {
     return computed;
 }
 
+/* How the unit's gradients are reduced over the shard group: to a mean where nothing is added to
+ * them afterwards, so that no pass over the bucket is needed to divide it; else to a sum. */
+static hp_reduce reduction_of(const hpi_plan *plan, uint32_t unit) {
+    const hpi_unit_state *u = &plan->units[unit];
+    const bool is_last = plan->config->n_replicas == 1 && u->pass == HP_SYNC && !u->is_partial;
+    return is_last && plan->config->units[unit].is_mean ? HP_AVG : HP_SUM;
+}
+
+/* Where the reduction has divided, the operation still says from when on the bucket is complete. */
 static void emit_divide(hpi_plan *plan, uint32_t unit) {
     const hpi_plan_unit *description = &plan->config->units[unit];
     for (int b = 0; b < 2; b++) {
@@ -189,8 +198,9 @@ static void emit_divide(hpi_plan *plan, uint32_t unit) {
             continue;
         hp_op *op = hpi_emit(plan, HPI_OP_DIVIDE, HP_STREAM_COMPUTE, unit);
         op->dtype = op->wire = b ? HP_FP64 : HP_FP32;
+        op->reduce = (uint8_t)plan->units[unit].reduction;
         op->reads[0] = op->writes[0] = description->bucket[b];
-        op->bytes = description->bucket[b].end;
+        op->bytes = op->reduce == HP_AVG ? 0 : description->bucket[b].end;
     }
 }
 
@@ -279,6 +289,7 @@ static void advance(hpi_plan *plan, uint32_t unit, hp_event computed) {
     if (way->is_staged)
         replicate_after(plan, previous);
     if (plan->units[unit].is_reduced) {
+        plan->units[unit].reduction = reduction_of(plan, unit);
         way->reduce(plan, unit, computed);
         plan->reducing = unit;
     }

@@ -89,6 +89,7 @@ static hp_op *emit_reduction(hpi_plan *plan, uint32_t unit, uint16_t kind, uint8
                              hp_ref from, hp_ref to) {
     hp_op *op = hpi_emit_collective(plan, kind, HP_STREAM_REDUCE, HPI_COMM_REDUCE, unit);
     op->dtype = op->wire = dtype;
+    op->reduce = (uint8_t)plan->units[unit].reduction;
     op->reads[0] = from;
     op->writes[0] = to;
     op->bytes = from.end - from.begin;

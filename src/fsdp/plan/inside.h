@@ -26,6 +26,7 @@ typedef struct hpi_unit_state {
     bool is_held, is_read;            /* hpi_plan_hold; its hold_begin was issued */
     uint32_t n_forwards, n_backwards; /* in this pass */
     bool is_reduced;                  /* in this pass: its reductions were issued */
+    hp_reduce reduction;              /* what these ask for: HP_AVG divides, HP_SUM leaves it */
     bool is_accumulated, is_partial;  /* sums wait in accumulator, partial; these outlive a pass */
     bool left_accumulated, left_partial; /* what the last planned HP_SYNC pass has left of them */
     hp_ref storage;                      /* while pending or resident */

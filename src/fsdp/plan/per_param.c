@@ -43,6 +43,7 @@ static hp_event emit_route(hpi_plan *plan, uint32_t unit, const hpi_plan_param *
         const bool is_cut = p->route == HPI_ROUTE_REDUCE_SCATTER;
         op = hpi_emit_collective(plan, is_cut ? HPI_OP_REDUCE_SCATTER : HPI_OP_ALL_REDUCE,
                                  HP_STREAM_REDUCE, HPI_COMM_REDUCE, unit);
+        op->reduce = (uint8_t)u->reduction;
         hpi_wait_for(op, computed);
         u->grad_drained = hpi_drained(op->id);
     }

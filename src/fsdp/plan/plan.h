@@ -37,7 +37,8 @@ enum {
     HPI_OP_ACCUMULATE, /* writes[0] = reads[1] + reads[0], in the sum dtype; no reads[1]: reads[0]
                         */
     HPI_OP_FOLD,       /* writes[0], which is reads[0], = reads[1] + reads[0], rounded to dtype */
-    HPI_OP_DIVIDE,     /* writes[0] (a bucket) times the unit's factor, over its divisor */
+    HPI_OP_DIVIDE,     /* writes[0] (a bucket) times the unit's factor, over its divisor,
+                          but HP_AVG: nothing, the unit's reductions have divided */
     HPI_OP_UPDATE,     /* writes shards; what two refs cannot say, others that follow it do */
     HPI_OP_SCALE,      /* writes buckets */
     HPI_OP_PACK,       /* reads[0] (shards) -> writes[0]: this rank's row of a bundle */
@@ -109,6 +110,7 @@ typedef struct hpi_plan_unit {
     bool is_resharded;                 /* freed after forward */
     bool is_trainable;
     bool is_divided;          /* the division changes something */
+    bool is_mean;             /* it is by the size of the shard group, and by nothing else */
     const uint32_t *prefetch; /* explicit list, or NULL: the learnt order */
     uint32_t n_prefetch;
 } hpi_plan_unit;

@@ -164,6 +164,8 @@ static bool is_product(double factor, double parts) {
 }
 
 static hp_status run_divide(void *context, const hp_op *op) {
+    if (op->reduce == HP_AVG) /* the reduction has */
+        return HP_OK;
     const hp_unit *unit = unit_of(context, op);
     const double factor = unit->config.factor, parts = hpi_unit_parts(unit);
     void *x = hpi_bound(context, &op->writes[0]);
