@@ -36,6 +36,7 @@ has 'add fp32 avx512 <12.5> GB/s'
 # shellcheck disable=SC2016 # markdown
 has '- `hprun -n 2 hpperf broadcast`: no end within 120 s'
 has '| gloo | does not run here: not installed / at all |'
+has '| huge pages | our symmetric memory: yes, shared memory of others: never |'
 has '11 rows have a goal; 6 reach it, 5 are below'
 [ "$(grep -c '^<!-- tools/bench' "$out/page.md")" = 2 ] || fail "expected both markers"
 [ "$(sed '/begins -->/,$d' "$out/page.md")" = "$(sed '/begins -->/,$d' docs/performance.md)" ] ||

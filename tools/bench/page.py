@@ -7,8 +7,8 @@
 #
 # The page is written by hand but for what stands between its two markers. A row is one call: op,
 # in place or not, ranks, memory, bytes. Its ratio is the least that any peer has, taken pair by pair
-# in one run with that peer. goals.json holds the least ratios that we want, limits.json what keeps a row below its goal, reference.jsonl the figures of
-# peers that cannot be installed here.
+# in one run with that peer. goals.json holds the least ratios that we want, limits.json what keeps a
+# row below its goal, reference.jsonl the figures of peers that cannot be installed here.
 import collections
 import glob
 import json
@@ -362,7 +362,11 @@ class Writer:
 
     def kernels(self):
         lines = [line["text"].rstrip() for line in self.lines if line["part"] == "kernels"]
-        return "### Kernels\n\n```\n" + "\n".join(lines).strip() + "\n```\n\n" if lines else ""
+        return ("### Kernels\n\nThe loops alone, on one core, 16 KiB of each operand: bytes of the "
+                "output a second, of 2 and of 4 inputs, for each instruction set that this processor "
+                "has, the one in use first. Conversions: bytes of the wider side. The same run holds "
+                "every one of them to the plain loop, special values included.\n\n```\n" +
+                "\n".join(lines).strip() + "\n```\n\n") if lines else ""
 
     def head_of_page(self):
         m, peers = self.machine.get("machine", {}), self.machine.get("peers", {})
@@ -370,7 +374,9 @@ class Writer:
                            if c.get("type") != "Instruction")
         rows = [["machine", f"{m.get('processor')}, {m.get('cores_allowed')} cores, {caches}"],
                 ["kernel", str(m.get("kernel"))],
-                ["huge pages for shared memory", str(m.get("huge_pages_for_shared_memory"))],
+                ["huge pages", "our symmetric memory: " +
+                 ("yes" if m.get("huge_pages_for_symmetric_memory") else "no") +
+                 f", shared memory of others: {m.get('huge_pages_for_shared_memory')}"],
                 ["library", str(self.machine.get("library", {}).get("built_with"))],
                 ["measured", str(self.machine.get("date")) +
                  (", a quick run" if self.machine.get("quick") else "")]]
