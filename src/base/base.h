@@ -33,7 +33,7 @@
     ((void)hpi_fail((status), (world_rank), __func__, __FILE__, __LINE__, __VA_ARGS__), (status))
 
 hp_status hpi_fail(hp_status status, int world_rank, const char *call, const char *file, int line,
-                   const char *format, ...) __attribute__((format(printf, 6, 7)));
+                   const char *format, ...) __attribute__((cold, format(printf, 6, 7)));
 /* Make `error` this thread's record (it came from another thread) and return its status. */
 hp_status hpi_error_set(const hp_error *error);
 /* Has this thread failed since the last call of this function? For who writes failures down. */

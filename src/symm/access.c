@@ -13,6 +13,9 @@
 
 #include <stdio.h>
 
+/* A short form is the call struct with most fields known: inlined, they never reach memory. */
+#define INLINED __attribute__((always_inline))
+
 /* A range in somebody's block, as the caller names it. */
 typedef struct target {
     hp_symm memory;
@@ -30,30 +33,38 @@ typedef struct spot {
     hp_group *group; /* of the block */
 } spot;
 
-static hp_status check_range(const hpi_block *b, const target *t) {
-    if (t->offset > b->bytes || t->bytes > b->bytes - t->offset)
+INLINED static inline hp_status check_range(const hpi_block *b, const target *t) {
+    const uint64_t bytes = HPI_READ(b->bytes);
+    if (t->offset > bytes || t->bytes > bytes - t->offset)
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected a range inside the %llu bytes of the memory%s, given %llu bytes "
                         "at offset %llu",
-                        (unsigned long long)b->bytes, t->role, (unsigned long long)t->bytes,
+                        (unsigned long long)bytes, t->role, (unsigned long long)t->bytes,
                         (unsigned long long)t->offset);
     return HP_OK;
 }
 
+/* In the world; -1: the block has no such rank. */
+static int member(const hpi_block *b, int rank) {
+    return (unsigned)rank < HPI_READ(b->n_members) ? HPI_READ(b->members[rank]) : -1;
+}
+
 /* The rank in the world that the target means. */
-static hp_status find_rank(const hpi_block *b, const target *t, int *out_world_rank) {
+INLINED static inline hp_status find_rank(const hpi_block *b, const target *t,
+                                          int *out_world_rank) {
     if (t->is_own) {
         *out_world_rank = hp_world_rank(t->memory.world);
         return HP_OK;
     }
-    const int n = t->group ? hp_group_size(t->group) : b->n_members;
     if (t->group && hp_group_world(t->group) != t->memory.world)
         return HPI_FAIL(HP_ERR_HANDLE, "expected memory of the world of %s, given another world's",
                         hpi_group_name(t->group));
-    if (t->rank < 0 || t->rank >= n)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a rank from 0 to %d, given %d", n - 1, t->rank);
-    *out_world_rank = t->group ? hp_group_world_rank(t->group, t->rank) : b->members[t->rank];
-    if (!b->at[*out_world_rank])
+    *out_world_rank = t->group ? hp_group_world_rank(t->group, t->rank) : member(b, t->rank);
+    if (*out_world_rank < 0)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a rank from 0 to %d, given %d",
+                        (t->group ? hp_group_size(t->group) : (int)HPI_READ(b->n_members)) - 1,
+                        t->rank);
+    if (!HPI_READ(b->at[*out_world_rank]))
         return HPI_FAIL_RANK(HP_ERR_ARGUMENT, *out_world_rank,
                              "expected a rank that the memory was allocated over, world rank %d "
                              "took no part",
@@ -61,7 +72,7 @@ static hp_status find_rank(const hpi_block *b, const target *t, int *out_world_r
     return HP_OK;
 }
 
-static hp_status reach_block(const hpi_block *b, const target *t, spot *out_spot) {
+INLINED static inline hp_status reach_block(const hpi_block *b, const target *t, spot *out_spot) {
     int world_rank = -1;
     if (!b)
         return HPI_FAIL(HP_ERR_HANDLE,
@@ -69,12 +80,12 @@ static hp_status reach_block(const hpi_block *b, const target *t, spot *out_spot
                         (unsigned long long)t->memory.id);
     HP_TRY(find_rank(b, t, &world_rank));
     HP_TRY(check_range(b, t));
-    *out_spot = (spot){b->at[world_rank] + t->offset, world_rank, b->group};
+    *out_spot = (spot){HPI_READ(b->at[world_rank]) + t->offset, world_rank, HPI_READ(b->group)};
     return HP_OK;
 }
 
 /* The table that the target's handle is looked up in. */
-static hp_status find_table(const target *t, hpi_table **out_table) {
+INLINED static inline hp_status find_table(const target *t, hpi_table **out_table) {
     hp_world *world = t->memory.world;
     if (!world)
         return HPI_FAIL(HP_ERR_HANDLE, "expected live memory%s, given the all-zero handle",
@@ -87,32 +98,16 @@ static hp_status find_table(const target *t, hpi_table **out_table) {
     return HP_OK;
 }
 
-static hp_status reach_in(const hpi_snapshot *snapshot, const target *t, spot *out_spot) {
-    return reach_block(hpi_snapshot_by_key(snapshot, t->memory.id), t, out_spot);
-}
-
 /* From a handle to an address; nothing is touched. */
-static hp_status reach(const target *t, spot *out_spot) {
+INLINED static inline hp_status reach(const target *t, spot *out_spot) {
     hpi_table *table;
+    hpi_look look;
+    hp_status status;
     HP_TRY(find_table(t, &table));
-    const hp_status status = reach_in(hpi_table_enter(table), t, out_spot);
-    hpi_table_leave(table);
-    return status;
-}
-
-/* Two at once: to enter a table costs as much as all the rest of a short put. */
-static hp_status reach_two(const target *a, spot *out_a, const target *b, spot *out_b) {
-    hpi_table *table;
-    if (a->memory.world != b->memory.world) {
-        HP_TRY(reach(a, out_a));
-        return reach(b, out_b);
-    }
-    HP_TRY(find_table(a, &table));
-    const hpi_snapshot *snapshot = hpi_table_enter(table);
-    hp_status status = reach_in(snapshot, a, out_a);
-    if (status == HP_OK)
-        status = reach_in(snapshot, b, out_b);
-    hpi_table_leave(table);
+    do {
+        look = hpi_table_look(table);
+        status = reach_block(hpi_look_by_key(look, t->memory.id), t, out_spot);
+    } while (!hpi_look_holds(look));
     return status;
 }
 
@@ -148,10 +143,6 @@ static void raise_word(hp_world *world, const spot *place, hp_signal_op op, uint
     hpi_world_wake(world, place->world_rank);
 }
 
-/* A short form is the call struct with most fields known: inlined, they never reach memory. A loop
- * of puts of 8 bytes in a world of one takes 15 ns each, and without this 30 or more. */
-#define INLINED __attribute__((always_inline))
-
 static bool has_data(hp_symm_what what) {
     return what == HP_SYMM_PUT || what == HP_SYMM_GET || what == HP_SYMM_PUT_SIGNAL;
 }
@@ -186,8 +177,8 @@ INLINED static inline hp_status resolve(const hp_symm_call *c, places *out_place
     if (c->what == HP_SYMM_PUT || c->what == HP_SYMM_GET)
         return reach(&data, &out_places->data);
     HP_TRY(check_word(&word));
-    return has_data(c->what) ? reach_two(&word, &out_places->word, &data, &out_places->data)
-                             : reach(&word, &out_places->word);
+    HP_TRY(reach(&word, &out_places->word));
+    return has_data(c->what) ? reach(&data, &out_places->data) : HP_OK;
 }
 
 /* The record names the call that the caller knows, whichever helper noticed. */
@@ -227,7 +218,7 @@ INLINED static inline hp_status perform(const hp_symm_call *c, const places *p) 
 }
 
 INLINED static inline hp_status run_now(const hp_symm_call *c) {
-    places p;
+    places p = {0};
     const hp_status status = resolve(c, &p);
     return status < 0 ? refuse(c, status) : perform(c, &p);
 }
@@ -236,15 +227,17 @@ static hpi_journal *journal_of(const hp_symm_call *c) {
     return hpi_world_journal(has_data(c->what) ? c->memory.world : c->signal.world);
 }
 
-/* Where `what` is known one nop is left of each probe. */
+/* Where `what` is known one nop is left of each probe. The group's name is for who is told. */
 INLINED static inline hp_status run_told(const hp_symm_call *c) {
     static const hpi_event events[] = {HPI_EVENT_put, HPI_EVENT_get, HPI_EVENT_signal,
                                        HPI_EVENT_put_signal, HPI_EVENT_symm_wait};
     const bool is_wait = c->what == HP_SYMM_WAIT; /* and names no group: there may be anything */
-    const hpi_probe probe = hpi_probe_begin(
-        events[c->what], journal_of(c), !is_wait && c->group ? hpi_group_name(c->group) : NULL,
-        is_wait ? c->value : 0, has_data(c->what) ? c->bytes : 0);
-    return hpi_probe_end(&probe, run_now(c));
+    hpi_probe probe = hpi_probe_begin(events[c->what], journal_of(c), NULL, is_wait ? c->value : 0,
+                                      has_data(c->what) ? c->bytes : 0);
+    const hp_status status = run_now(c);
+    if (__builtin_expect(probe.begin_ns || status < 0, 0) && !is_wait && c->group)
+        probe.group = hpi_group_name(c->group);
+    return hpi_probe_end(&probe, status);
 }
 
 /* Where it is not, all probes stand behind one switch. */
@@ -258,7 +251,7 @@ static hp_status run_on_stream(void *arguments) {
 }
 
 static hp_status push(const hp_symm_call *call) {
-    places p;
+    places p = {0};
     const hp_status status = resolve(call, &p);
     return status < 0 ? refuse(call, status)
                       : hpi_stream_push(call->stream, run_on_stream, call, sizeof *call);

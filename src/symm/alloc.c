@@ -154,13 +154,14 @@ static hp_status check_memory(const request *q, const uint64_t *all) {
 
 /* Where the members' blocks are seen here. */
 static void locate(const request *q, const uint64_t *all, hpi_block *b) {
-    for (int i = 0; i < b->n_members; i++) {
+    for (int i = 0; i < hp_group_size(q->group); i++) {
+        const int rank = hp_group_world_rank(q->group, i);
         uint64_t bytes;
-        unsigned char *segment = hpi_world_segment(q->state->world, b->members[i], &bytes);
-        b->at[b->members[i]] = q->is_spanning ? (unsigned char *)b->map + (uint64_t)i * q->bytes
-                                              : segment + all[(size_t)i * N_WORDS + WORD_OFFSET];
+        unsigned char *segment = hpi_world_segment(q->state->world, rank, &bytes);
+        HPI_FILL(b->at[rank], q->is_spanning ? (unsigned char *)b->map + (uint64_t)i * q->bytes
+                                             : segment + all[(size_t)i * N_WORDS + WORD_OFFSET]);
     }
-    b->base = b->at[hp_world_rank(q->state->world)];
+    HPI_FILL(b->base, HPI_READ(b->at[hp_world_rank(q->state->world)]));
 }
 
 static hp_status publish(const request *q, hpi_block *block) {
@@ -176,11 +177,29 @@ static hp_status publish(const request *q, hpi_block *block) {
     return status;
 }
 
+static hpi_block *make(const request *q) {
+    if (!q->state)
+        return NULL;
+    pthread_mutex_lock(&q->state->lock);
+    hpi_block *block = hpi_block_make(&q->state->table, q->group);
+    pthread_mutex_unlock(&q->state->lock);
+    return block;
+}
+
+/* One that was never published, or NULL. */
+static void drop(const request *q, hpi_block *block) {
+    if (!block)
+        return;
+    pthread_mutex_lock(&q->state->lock);
+    hpi_block_free(&q->state->table, block);
+    pthread_mutex_unlock(&q->state->lock);
+}
+
 /* Take a published block out again; its record is freed by the table. */
 static void retract(hpi_symm_state *s, const hpi_block *block) {
     pthread_mutex_lock(&s->lock);
     s->n_allocations--;
-    s->spanning_bytes -= block->map ? block->bytes : 0;
+    s->spanning_bytes -= block->map ? HPI_READ(block->bytes) : 0;
     hpi_block_kill((hpi_block *)block);
     pthread_mutex_unlock(&s->lock);
 }
@@ -209,7 +228,7 @@ static hp_status settle(const request *q, const uint64_t *all, uint64_t *votes, 
         if (is_published)
             retract(q->state, block);
         else
-            hpi_block_free(block);
+            drop(q, block);
         if (map)
             hpi_group_unmap(q->group, map, map_bytes);
     }
@@ -232,7 +251,7 @@ static hp_status take(const request *q, hp_symm *out_memory) {
     if (own < 0)
         hp_last_error_get(&record);
     uint64_t *all = hpi_alloc(n, (N_WORDS + 1) * sizeof *all);
-    hpi_block *block = hpi_block_make(q->group);
+    hpi_block *block = make(q);
     if (own >= 0 && (!all || !block)) {
         own = HP_ERR_MEMORY;
         hp_last_error_get(&record);
@@ -246,11 +265,10 @@ static hp_status take(const request *q, hp_symm *out_memory) {
         status = agree_on_status(q->group, all, N_WORDS, own);
     }
     if (status == HP_OK) {
-        block->key = all[WORD_KEY];
-        block->bytes = q->bytes;
+        HPI_FILL(block->key, all[WORD_KEY]);
+        HPI_FILL(block->bytes, q->bytes);
         block->offset = words[WORD_OFFSET];
-        block->group = q->group;
-        const hp_symm memory = {q->state->world, block->key};
+        const hp_symm memory = {q->state->world, all[WORD_KEY]};
         status = settle(q, all, all + n * N_WORDS, block);
         block = NULL;
         if (status == HP_OK)
@@ -259,7 +277,7 @@ static hp_status take(const request *q, hp_symm *out_memory) {
     if (status < 0 && reserved == HP_OK)
         release(q, words[WORD_OFFSET]);
     hpi_free(all);
-    hpi_block_free(block);
+    drop(q, block);
     return status;
 }
 
@@ -356,29 +374,32 @@ static hp_status meet_to_free(hp_group *group, uint64_t key) {
 }
 
 static void give_back(hpi_symm_state *s, const hpi_block *block) {
-    const uint64_t offset = block->offset, bytes = block->bytes;
+    const uint64_t offset = block->offset, bytes = HPI_READ(block->bytes);
     if (block->map) { /* first nobody finds it any more, then it goes */
-        hp_group *group = block->group;
+        hp_group *group = HPI_READ(block->group);
         void *map = block->map;
-        const uint64_t all_bytes = bytes * (uint64_t)block->n_members;
+        const uint64_t all_bytes = bytes * HPI_READ(block->n_members);
         retract(s, block);
         hpi_group_unmap(group, map, all_bytes);
         return;
     }
     if (s->is_poisoning)
-        memset(block->base, 0xdb, bytes);
+        memset(HPI_READ(block->base), 0xdb, bytes);
     retract(s, block);
     pthread_mutex_lock(&s->lock);
     hpi_heap_give(&s->heap, offset, bytes);
     pthread_mutex_unlock(&s->lock);
 }
 
-/* The block stays valid after leave: only its own free kills it, and that is us. */
+/* The block stays what it is: only its own free kills it, and that is us. */
 static hp_status find_block(hp_symm memory, hpi_symm_state **out_state,
                             const hpi_block **out_block) {
     HP_TRY(hpi_symm_state_get(memory.world, out_state));
-    *out_block = hpi_snapshot_by_key(hpi_table_enter(&(*out_state)->table), memory.id);
-    hpi_table_leave(&(*out_state)->table);
+    hpi_look look;
+    do {
+        look = hpi_table_look(&(*out_state)->table);
+        *out_block = hpi_look_by_key(look, memory.id);
+    } while (!hpi_look_holds(look));
     if (!*out_block)
         return HPI_FAIL(HP_ERR_HANDLE, "expected live memory, id %llx is freed or not this rank's",
                         (unsigned long long)memory.id);
@@ -389,7 +410,7 @@ static hp_status free_block(hp_symm memory) {
     hpi_symm_state *s;
     const hpi_block *block;
     HP_TRY(find_block(memory, &s, &block));
-    hp_group *group = block->group;
+    hp_group *group = HPI_READ(block->group);
     HP_TRY(hpi_group_enter(group, "hp_symm_free"));
     const hp_status status = meet_to_free(group, memory.id);
     if (status == HP_OK)

@@ -38,10 +38,6 @@ static hp_status state_create(hp_world *world, hpi_symm_state **out_state) {
     return HP_OK;
 }
 
-hpi_symm_state *hpi_symm_state_find(const hp_world *world) {
-    return hpi_world_attached(world, HPI_SLOT_SYMM);
-}
-
 hp_status hpi_symm_state_get(hp_world *world, hpi_symm_state **out_state) {
     if (!world)
         return HPI_FAIL(HP_ERR_HANDLE, "expected a world, given NULL");

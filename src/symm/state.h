@@ -31,6 +31,8 @@ uint64_t hpi_symm_fresh_bytes(const hpi_symm_state *s, uint64_t offset, uint64_t
 /* Make a place usable: commit what is fresh, zero what was used before. Takes the lock. */
 hp_status hpi_symm_commit(hpi_symm_state *s, uint64_t offset, uint64_t bytes);
 /* NULL when nothing was ever allocated. */
-hpi_symm_state *hpi_symm_state_find(const hp_world *world);
+static inline hpi_symm_state *hpi_symm_state_find(const hp_world *world) {
+    return hpi_world_attached(world, HPI_SLOT_SYMM);
+}
 
 #endif

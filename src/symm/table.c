@@ -1,159 +1,196 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * table.c - snapshots that readers search without a lock.
+ * table.c - snapshots that readers search without a lock, and without a store.
  *
- * A reader raises n_readers, then loads `now`; a writer stores `now`, then loads n_readers. All
- * four are sequentially consistent, so a writer that finds 0 knows that whoever comes later sees
- * the new snapshot, and frees the retired ones; else they wait for a later insert.
+ *     writer    fill the spare one, its version even; now = it; version of the old one odd
+ *     reader    s = now, its version; search, read the block; is the version what it was, and even?
+ *
+ * A snapshot other than `now` is void, so blocks that the new one leaves out may be filled anew at
+ * once: whoever still reads them came by a void one. A reader looks again only if a writer has
+ * published meanwhile, and never twice for the same one. Model: tests/protocol/table.pml.
  */
 #include "table.h"
 
-#include <stdlib.h>
+/* ---- blocks ---- */
 
-hpi_block *hpi_block_make(const hp_group *group) {
-    const int n = hp_group_size(group), world_size = hp_world_size(hp_group_world(group));
-    hpi_block *b = hpi_alloc(1, sizeof *b + (size_t)world_size * sizeof *b->at +
-                                    (size_t)n * sizeof *b->members);
+static hpi_block *block_create(size_t world_size) {
+    hpi_block *b = hpi_alloc(1, sizeof *b + world_size * (sizeof *b->at + sizeof *b->members));
     if (!b)
         return NULL;
-    b->at = (unsigned char **)(b + 1);
-    b->members = (int *)(b->at + world_size);
-    b->n_members = n;
-    for (int i = 0; i < n; i++)
-        b->members[i] = hp_group_world_rank(group, i);
+    b->at = (_Atomic(unsigned char *) *)(void *)(b + 1);
+    b->members = (_Atomic int *)(void *)(b->at + world_size);
     return b;
 }
 
-void hpi_block_free(hpi_block *block) {
-    hpi_free(block);
+hpi_block *hpi_block_make(hpi_table *table, hp_group *group) {
+    const int n = hp_group_size(group), world_size = hp_world_size(hp_group_world(group));
+    hpi_block *b = table->free;
+    if (b)
+        table->free = b->next;
+    else
+        b = block_create((size_t)world_size);
+    if (!b)
+        return NULL;
+    b->map = NULL;
+    b->offset = 0;
+    HPI_FILL(b->group, group);
+    HPI_FILL(b->is_dead, 0);
+    HPI_FILL(b->n_members, (uint32_t)n);
+    for (int i = 0; i < world_size; i++)
+        HPI_FILL(b->at[i], NULL);
+    for (int i = 0; i < n; i++)
+        HPI_FILL(b->members[i], hp_group_world_rank(group, i));
+    return b;
+}
+
+void hpi_block_free(hpi_table *table, hpi_block *block) {
+    if (!block)
+        return;
+    block->next = table->free;
+    table->free = block;
 }
 
 void hpi_block_kill(hpi_block *block) {
-    atomic_store_explicit(&block->is_dead, 1, memory_order_release);
+    HPI_FILL(block->is_dead, 1);
 }
 
 static bool is_live(const hpi_block *block) {
-    return !atomic_load_explicit(&block->is_dead, memory_order_acquire);
+    return !HPI_READ(block->is_dead);
 }
 
 /* ---- readers ---- */
 
-const hpi_snapshot *hpi_table_enter(hpi_table *table) {
-    atomic_fetch_add_explicit(&table->n_readers, 1, memory_order_seq_cst);
-    return atomic_load_explicit(&table->now, memory_order_seq_cst);
-}
-
-void hpi_table_leave(hpi_table *table) {
-    atomic_fetch_sub_explicit(&table->n_readers, 1, memory_order_seq_cst);
-}
-
-const hpi_block *hpi_snapshot_by_key(const hpi_snapshot *snapshot, uint64_t key) {
-    uint32_t low = 0, high = snapshot ? snapshot->n : 0;
-    while (low < high) {
-        const uint32_t middle = (low + high) / 2;
-        const hpi_block *b = snapshot->by_key[middle];
-        if (b->key == key)
-            return is_live(b) ? b : NULL;
-        if (b->key < key)
-            low = middle + 1;
-        else
-            high = middle;
+/* The last of those sorted entries whose name is not above `name`; NULL: there is none. */
+static const hpi_entry *find_last(const hpi_entry *entries, uint32_t n, uint64_t name) {
+    const hpi_entry *found = NULL;
+    while (n > 0) {
+        const hpi_entry *middle = entries + n / 2;
+        const bool is_above = HPI_READ(middle->name) > name;
+        found = is_above ? found : middle;
+        entries = is_above ? entries : middle + 1;
+        n = is_above ? n / 2 : n - n / 2 - 1;
     }
-    return NULL;
+    return found;
 }
 
-const hpi_block *hpi_snapshot_by_address(const hpi_snapshot *snapshot, const void *pointer,
-                                         uint64_t bytes) {
-    const uintptr_t address = (uintptr_t)pointer;
-    uint32_t low = 0, high = snapshot ? snapshot->n : 0;
-    while (low < high) { /* ends at the first block whose base is above the address */
-        const uint32_t middle = (low + high) / 2;
-        if ((uintptr_t)snapshot->by_base[middle]->base <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (low == 0)
+const hpi_block *hpi_look_by_key(hpi_look look, uint64_t key) {
+    const hpi_snapshot *s = look.snapshot;
+    const hpi_entry *entry = s ? find_last(s->by_key, HPI_READ(s->n), key) : NULL;
+    if (!entry || HPI_READ(entry->name) != key)
         return NULL;
-    const hpi_block *b = snapshot->by_base[low - 1];
-    const uint64_t offset = address - (uintptr_t)b->base;
-    const bool holds = offset <= b->bytes && bytes <= b->bytes - offset;
-    return holds && is_live(b) ? b : NULL;
+    const hpi_block *b = HPI_READ(entry->block);
+    return is_live(b) ? b : NULL;
+}
+
+const hpi_block *hpi_look_by_address(hpi_look look, const void *pointer, uint64_t bytes) {
+    const hpi_snapshot *s = look.snapshot;
+    const uintptr_t address = (uintptr_t)pointer;
+    const hpi_entry *entry = s ? find_last(s->by_base, HPI_READ(s->n), address) : NULL;
+    if (!entry)
+        return NULL;
+    const hpi_block *b = HPI_READ(entry->block);
+    const uint64_t offset = address - HPI_READ(entry->name), whole = HPI_READ(b->bytes);
+    return offset <= whole && bytes <= whole - offset && is_live(b) ? b : NULL;
 }
 
 /* ---- writers ---- */
 
-static int compare_keys(const void *a, const void *b) {
-    const uint64_t x = (*(hpi_block *const *)a)->key, y = (*(hpi_block *const *)b)->key;
-    return (x > y) - (x < y);
+static hpi_snapshot *snapshot_create(uint32_t capacity) {
+    hpi_snapshot *s = hpi_alloc(1, sizeof *s + 2 * (size_t)capacity * sizeof *s->by_key);
+    if (!s)
+        return NULL;
+    s->capacity = capacity;
+    s->by_key = (hpi_entry *)(void *)(s + 1);
+    s->by_base = s->by_key + capacity;
+    atomic_init(&s->version, 1);
+    return s;
 }
 
-static int compare_bases(const void *a, const void *b) {
-    const uintptr_t x = (uintptr_t)(*(hpi_block *const *)a)->base;
-    const uintptr_t y = (uintptr_t)(*(hpi_block *const *)b)->base;
-    return (x > y) - (x < y);
-}
-
-static void free_snapshot(hpi_snapshot *s) {
-    while (s->purged) {
-        hpi_block *block = s->purged;
-        s->purged = block->next_purged;
-        hpi_block_free(block);
+/* A void snapshot for n blocks. What is too small stays, since a reader may be in it: half as much
+ * each time. */
+static hpi_snapshot *take_spare(hpi_table *table, uint32_t n) {
+    hpi_snapshot *s = table->spare;
+    if (s && s->capacity >= n)
+        return s;
+    hpi_snapshot *larger = snapshot_create(2 * n);
+    if (larger && s) {
+        s->next = table->small;
+        table->small = s;
     }
-    hpi_free(s);
+    table->spare = larger ? larger : s;
+    return larger;
 }
 
-static void reclaim(hpi_table *table) {
-    if (atomic_load_explicit(&table->n_readers, memory_order_seq_cst) != 0)
-        return;
-    while (table->retired) {
-        hpi_snapshot *s = table->retired;
-        table->retired = s->next_retired;
-        free_snapshot(s);
-    }
+static void set_version(hpi_snapshot *s, uint64_t value) {
+    HPI_FILL(s->version, value);
 }
 
-/* The live blocks of `old` go to `out`, the dead ones to its purge list. */
-static void sift(hpi_snapshot *old, hpi_snapshot *out) {
-    for (uint32_t i = 0; i < old->n; i++) {
-        hpi_block *block = old->by_key[i];
-        if (is_live(block)) {
-            out->by_key[out->n++] = block;
-        } else {
-            block->next_purged = old->purged;
-            old->purged = block;
+/* The live ones of `old`, and the new one in its place. Returns how many there are. */
+static uint32_t fill(hpi_entry *out, const hpi_entry *old, uint32_t n_old, uint64_t name,
+                     hpi_block *block) {
+    uint32_t n = 0;
+    bool is_in = false;
+    for (uint32_t i = 0; i <= n_old; i++) {
+        const uint64_t next = i < n_old ? HPI_READ(old[i].name) : UINT64_MAX;
+        if (!is_in && name < next) {
+            HPI_FILL(out[n].name, name);
+            HPI_FILL(out[n++].block, block);
+            is_in = true;
         }
+        if (i < n_old && is_live(HPI_READ(old[i].block))) {
+            HPI_FILL(out[n].name, next);
+            HPI_FILL(out[n++].block, HPI_READ(old[i].block));
+        }
+    }
+    return n;
+}
+
+/* Of a snapshot that is void: what the next one has left out. */
+static void free_dead(hpi_table *table, const hpi_snapshot *old) {
+    const uint32_t n = HPI_READ(old->n);
+    for (uint32_t i = 0; i < n; i++) {
+        hpi_block *block = HPI_READ(old->by_key[i].block);
+        if (!is_live(block))
+            hpi_block_free(table, block);
     }
 }
 
 hp_status hpi_table_insert(hpi_table *table, hpi_block *block) {
-    hpi_snapshot *old = atomic_load_explicit(&table->now, memory_order_relaxed);
-    const size_t most = (old ? old->n : 0) + (size_t)1;
-    hpi_snapshot *s = hpi_alloc(1, sizeof *s + 2 * most * sizeof(hpi_block *));
+    hpi_snapshot *old = HPI_READ(table->now);
+    const uint32_t n_old = old ? HPI_READ(old->n) : 0;
+    hpi_snapshot *s = take_spare(table, n_old + 1);
     if (!s)
         return HP_ERR_MEMORY;
-    s->by_key = (hpi_block **)(s + 1);
-    if (old)
-        sift(old, s);
-    s->by_key[s->n++] = block;
-    s->by_base = s->by_key + s->n;
-    memcpy(s->by_base, s->by_key, s->n * sizeof(hpi_block *));
-    qsort(s->by_key, s->n, sizeof(hpi_block *), compare_keys);
-    qsort(s->by_base, s->n, sizeof(hpi_block *), compare_bases);
-
-    atomic_store_explicit(&table->now, s, memory_order_seq_cst);
+    fill(s->by_base, old ? old->by_base : NULL, n_old, (uintptr_t)HPI_READ(block->base), block);
+    HPI_FILL(s->n, fill(s->by_key, old ? old->by_key : NULL, n_old, HPI_READ(block->key), block));
+    set_version(s, HPI_READ(s->version) + 1);
+    HPI_FILL(table->now, s);
+    table->spare = old;
     if (old) {
-        old->next_retired = table->retired;
-        table->retired = old;
+        set_version(old, HPI_READ(old->version) + 1);
+        free_dead(table, old);
     }
-    reclaim(table);
     return HP_OK;
 }
 
+static void free_blocks(hpi_block *block) {
+    while (block) {
+        hpi_block *next = block->next;
+        hpi_free(block);
+        block = next;
+    }
+}
+
 void hpi_table_fini(hpi_table *table) {
-    hpi_snapshot *now = atomic_load_explicit(&table->now, memory_order_relaxed);
-    reclaim(table);
-    for (uint32_t i = 0; now && i < now->n; i++)
-        hpi_block_free(now->by_key[i]);
+    hpi_snapshot *now = HPI_READ(table->now);
+    for (uint32_t i = 0; now && i < HPI_READ(now->n); i++)
+        hpi_free(HPI_READ(now->by_key[i].block));
+    free_blocks(table->free);
     hpi_free(now);
+    hpi_free(table->spare);
+    while (table->small) {
+        hpi_snapshot *s = table->small;
+        table->small = s->next;
+        hpi_free(s);
+    }
 }

@@ -2,58 +2,88 @@
  *
  * symm/table.h - the live blocks of a rank, found by key or by address without a lock.
  *
- * Readers (stream threads, put and get from any thread) search an immutable snapshot; a writer
- * builds the next one and publishes it. A read-write lock would do as well, but a reader must never
- * wait for a set-up call that is itself waiting for memory. Writers hold the state's lock.
+ * Readers (stream threads, put and get from any thread) search a snapshot and write nothing, since
+ * a locked instruction costs as much as a short put. A writer fills another snapshot, publishes it
+ * and makes the old one void: a reader that ends in a void one looks again. So it never waits for a
+ * set-up call that is itself waiting for memory. Snapshots and blocks are used again, and freed
+ * with the table alone, so a reader that is late reads what is old or torn, never what is not
+ * there; therefore all that readers read is atomic. Writers hold the state's lock. Source: Boehm,
+ * Can Seqlocks Get Along With Programming Language Memory Models?, 2012: loads that acquire.
  */
 #ifndef HPI_TABLE_H
 #define HPI_TABLE_H
 
 #include "../world/world.h"
 
-/* One allocation as this rank sees it. Immutable once published, but for is_dead. */
+/* For what a reader may read while it is filled anew: from the first word that is new on it sees
+ * that the snapshot is void. */
+#define HPI_READ(object) atomic_load_explicit(&(object), memory_order_acquire)
+#define HPI_FILL(object, value) atomic_store_explicit(&(object), (value), memory_order_release)
+
+/* One allocation as this rank sees it. Filled once before it is published, but for is_dead. */
 typedef struct hpi_block {
-    uint64_t key;        /* the handle's id, equal on all members */
-    uint64_t bytes;      /* of one member's block, as asked for */
-    uint64_t offset;     /* of this rank's block in its segment; 0 when spanning */
-    unsigned char *base; /* this rank's block */
-    hp_group *group;     /* that it was allocated over */
-    void *map;           /* the mapping of a spanning block, else NULL */
-    int n_members;
-    int *members;       /* [n_members], world ranks by group rank */
-    unsigned char **at; /* [world size], blocks as seen here, by world rank; NULL: no member */
-    _Atomic uint32_t is_dead;
-    struct hpi_block *next_purged;
+    _Atomic uint64_t key;          /* the handle's id, equal on all members */
+    _Atomic uint64_t bytes;        /* of one member's block, as asked for */
+    _Atomic(unsigned char *) base; /* this rank's block */
+    _Atomic(hp_group *) group;     /* that it was allocated over */
+    _Atomic uint32_t n_members;    /* <= world size */
+    _Atomic uint32_t is_dead;      /* no search finds it any more */
+    _Atomic(unsigned char *) *at;  /* [world size], blocks as seen here; NULL: no member */
+    _Atomic int *members;          /* [world size], the first n_members are world ranks */
+    uint64_t offset;               /* writers: of this rank's block in its segment, or 0 */
+    void *map;                     /* writers: the mapping of a spanning block, else NULL */
+    struct hpi_block *next;        /* writers: of those that are free */
 } hpi_block;
 
+/* `name` is the block's key, or its base. */
+typedef struct hpi_entry {
+    _Atomic uint64_t name;
+    _Atomic(hpi_block *) block;
+} hpi_entry;
+
 typedef struct hpi_snapshot {
-    struct hpi_snapshot *next_retired;
-    hpi_block *purged; /* blocks that the next snapshot left out */
-    uint32_t n;
-    hpi_block **by_key, **by_base; /* [n] each, sorted */
+    _Atomic uint64_t version; /* odd: void */
+    _Atomic uint32_t n;
+    uint32_t capacity;
+    hpi_entry *by_key, *by_base; /* [capacity] each, n of them sorted by name */
+    struct hpi_snapshot *next;   /* writers: of those that are too small */
 } hpi_snapshot;
 
 typedef struct hpi_table {
     _Atomic(hpi_snapshot *) now; /* NULL: empty */
-    _Atomic uint64_t n_readers;
-    hpi_snapshot *retired; /* writers only */
+    hpi_snapshot *spare;         /* void, like all but `now`; NULL: none */
+    hpi_snapshot *small;         /* what has become too small */
+    hpi_block *free;
 } hpi_table;
 
-/* Between enter and leave no snapshot and no block is freed. Threads: any. */
-const hpi_snapshot *hpi_table_enter(hpi_table *table);
-void hpi_table_leave(hpi_table *table);
-/* NULL: no live block has this key; no live block of this rank holds all of the range. */
-const hpi_block *hpi_snapshot_by_key(const hpi_snapshot *snapshot, uint64_t key);
-const hpi_block *hpi_snapshot_by_address(const hpi_snapshot *snapshot, const void *pointer,
-                                         uint64_t bytes);
+/* What was found, and read in a block, between look and hold counts if it holds; else do it again:
+ *     do look = hpi_table_look(table), ... while (!hpi_look_holds(look)); Threads: any. */
+typedef struct hpi_look {
+    const hpi_snapshot *snapshot;
+    uint64_t version;
+} hpi_look;
 
+static inline hpi_look hpi_table_look(const hpi_table *table) {
+    const hpi_snapshot *s = HPI_READ(table->now);
+    return (hpi_look){s, s ? HPI_READ(s->version) : 0};
+}
+static inline bool hpi_look_holds(hpi_look look) {
+    return !look.snapshot ||
+           (look.version % 2 == 0 &&
+            atomic_load_explicit(&look.snapshot->version, memory_order_relaxed) == look.version);
+}
+/* NULL: no live block has this key; no live block of this rank holds all of the range. */
+const hpi_block *hpi_look_by_key(hpi_look look, uint64_t key);
+const hpi_block *hpi_look_by_address(hpi_look look, const void *pointer, uint64_t bytes);
+
+/* A block for a member of `group`: names and places are the caller's to fill. Given back, or NULL,
+ * to free while nobody has seen it. Errors: NULL where there is no memory. */
+hpi_block *hpi_block_make(hpi_table *table, hp_group *group);
+void hpi_block_free(hpi_table *table, hpi_block *block);
 /* Takes the block over. Errors: MEMORY. */
 hp_status hpi_table_insert(hpi_table *table, hpi_block *block);
-/* Every later search misses it; its memory goes with a later insert. Cannot fail. */
+/* Every later search misses it; it is used again after a later insert. Cannot fail. */
 void hpi_block_kill(hpi_block *block);
 void hpi_table_fini(hpi_table *table);
-
-hpi_block *hpi_block_make(const hp_group *group);
-void hpi_block_free(hpi_block *block);
 
 #endif

@@ -1,92 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * table.pml - readers of src/symm/table.c without a lock: no snapshot is freed under them.
+ * table.pml - readers of src/symm/table.c without a lock and without a store.
  *
- * Models hpi_table_enter and hpi_table_leave against hpi_table_insert and reclaim. A reader says
- * that it is there, then takes the snapshot of now; a writer publishes a snapshot, then looks for
- * readers, and frees what is retired only where there are none. Either order of the two makes one
- * see the other, as in wait.pml. A snapshot's content is one word, its own number.
+ * Models hpi_table_look and hpi_look_holds against hpi_table_insert. There are two snapshots, which
+ * the writer fills and publishes in turn; each holds two words, which are its own number's, and
+ * what a block is filled with, since a block is used again only where its snapshot is void. The
+ * second snapshot begins as memory that nobody has filled, the first as the one of now. A reader
+ * takes the snapshot of now and its version, reads both words, and believes them if the version is
+ * still what it was, and even: then they have to belong together, and be no older than what was now
+ * when the reader began; they may be what comes next.
  *
  * Mutants, with the memory that they need and what must come out:
- *   1 tso  fails  insert: the store of now is a release alone
- *   2 weak fails  insert: the store of now is relaxed, and overtakes the content
- *   3 weak fails  reclaim: the look at readers is relaxed, and goes before the store of now
- *   4 weak fails  enter: raising readers is relaxed, or the load of now, which goes before it
- *   5 weak fails  leave: lowering readers is relaxed, and uses of the snapshot go behind it
- *   6 tso  fails  reclaim looks at nothing
+ *   1 weak fails  insert: a fill is relaxed, and overtakes the store that makes the snapshot void
+ *   2 weak fails  insert: the version that makes it whole is relaxed, and overtakes a fill
+ *   3 weak fails  insert: the store of now is relaxed, and shows what was never filled
+ *   4 weak fails  holds: the loads before it are relaxed, and the version is read before them
+ *   5 weak fails  look: the load of the version is relaxed, and goes behind what is read
+ *   6 tso  fails  insert: the old snapshot is not made void
+ *   7 tso  fails  holds: an odd version is as good as an even one
  */
-#define N_SNAPSHOTS 4
+#define N_INSERTS 3
 #define NOW 0
-#define N_READERS 1
-#define CONTENT(snapshot) (1 + (snapshot)) /* of snapshot 1 and up */
-#define N_WORDS (1 + N_SNAPSHOTS + 1)
+#define VERSION(s) (1 + (s))
+#define LEFT(s) (3 + (s))
+#define RIGHT(s) (5 + (s))
+#define N_WORDS 7
 #define N_WRITERS 1
-#define N_BUFFERED 2
+#define N_BUFFERED 4
 #define WRITER 0
 #include "memory.inc"
 
-bool is_freed[N_SNAPSHOTS];
-
+/* Snapshot 0 is now, and whole: version 2 and zeros. Snapshot 1 is of memory that looks so. */
 proctype writer() {
-    byte next, n_readers, i, n_freed;
-    for (next : 1 .. N_SNAPSHOTS - 1) {
+    byte next, s, old;
+    for (next : 1 .. N_INSERTS) {
+        s = next % 2;
+        old = 1 - s;
         if
-        :: mutant == 3 -> n_readers = load(N_READERS)
-        :: else
-        fi;
-        store(WRITER, CONTENT(next), next);
-        if
-        :: mutant == 2 -> store(WRITER, NOW, next)
-        :: else -> store_release(WRITER, NOW, next)
-        fi;
-        if
-        :: mutant != 1 && mutant != 2 -> fence(WRITER)
+        :: next == 1 -> /* nobody has come to it: made void before all else */
+            store_release(WRITER, VERSION(s), 1)
         :: else
         fi;
         if
-        :: mutant == 6 -> n_readers = 0
-        :: mutant == 3
-        :: else -> n_readers = load(N_READERS)
+        :: mutant == 1 -> store(WRITER, LEFT(s), next)
+        :: else -> store_release(WRITER, LEFT(s), next)
+        fi;
+        store_release(WRITER, RIGHT(s), next);
+        if
+        :: mutant == 2 -> store(WRITER, VERSION(s), 2 * next + 2)
+        :: else -> store_release(WRITER, VERSION(s), 2 * next + 2)
         fi;
         if
-        :: n_readers == 0 ->
-            do
-            :: n_freed + 1 < next -> n_freed++; is_freed[n_freed] = true
-            :: else -> break
-            od
-        :: else
+        :: mutant == 3 -> store(WRITER, NOW, s)
+        :: else -> store_release(WRITER, NOW, s)
+        fi;
+        if
+        :: mutant == 6
+        :: else -> store_release(WRITER, VERSION(old), 2 * next + 1)
         fi
     }
 }
 
-inline raise_readers(n) {
-    atomic { mem[N_READERS] = mem[N_READERS] + n }
-}
-inline use() {
-    assert(!snapshot || (!is_freed[snapshot] && load(CONTENT(snapshot)) == snapshot))
-}
-
 proctype reader() {
-    byte round, snapshot;
+    byte round, s, version, left, right, again, begun;
     for (round : 1 .. 2) {
+        atomic { s = load(NOW); begun = load(LEFT(s)) }
         if
-        :: mutant == 4 -> snapshot = load(NOW); raise_readers(1)
-        :: else -> raise_readers(1); snapshot = load(NOW)
+        :: mutant == 5 -> left = load(LEFT(s)); version = load(VERSION(s))
+        :: else -> version = load(VERSION(s)); left = load(LEFT(s))
         fi;
-        use();
         if
-        :: mutant == 5 -> raise_readers(-1); use()
-        :: else -> use(); raise_readers(-1)
-        fi
+        :: mutant == 4 -> again = load(VERSION(s)); right = load(RIGHT(s))
+        :: else -> right = load(RIGHT(s)); again = load(VERSION(s))
+        fi;
+        if
+        :: version == again && (version % 2 == 0 || mutant == 7) ->
+            assert(left == right && left >= begun)
+        :: else
+        fi;
+        s = 0; version = 0; left = 0; right = 0; again = 0; begun = 0
     }
 }
 
 init {
     choose_mutant();
     atomic {
-        run writer(); run reader(); run reader(); run drain(WRITER);
+        mem[VERSION(0)] = 2;
+        mem[LEFT(1)] = 9; /* whatever was there */
+        run writer(); run reader(); run drain(WRITER);
         if
-        :: is_weak -> run overtake(WRITER, NOW)
+        :: is_weak ->
+            run overtake(WRITER, NOW);
+            run overtake(WRITER, LEFT(0)); run overtake(WRITER, LEFT(1));
+            run overtake(WRITER, VERSION(0)); run overtake(WRITER, VERSION(1))
         :: else
         fi
     }
