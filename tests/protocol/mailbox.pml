@@ -14,7 +14,7 @@
  * src/world/wait/wait.c): what was posted before dying counts. The same for a receiver that refused.
  *
  * Mutants, with the memory that they need and what must come out:
- *   1 weak holds  post, take: a release alone (sleepers need more: wait.pml)
+ *   1 weak holds  take, refuse: a release alone, as in post (sleepers need more: wait.pml)
  *   2 weak fails  post: relaxed, and the number overtakes the cell
  *   3 weak fails  take: relaxed, and the cell is read behind it
  *   4 weak fails  next_full_cell: relaxed, and the cell is read before it
@@ -54,7 +54,7 @@ inline publish(who, word, value) {
     :: mutant == 2 && who == SENDER -> store(who, word, value)
     :: mutant == 5 && value == REFUSED -> store(who, word, value)
     :: mutant == 11 && who == RECEIVER && is_copied -> store(who, word, value)
-    :: mutant == 1 -> store_release(who, word, value)
+    :: mutant == 1 || (who == SENDER && mutant != 2) -> store_release(who, word, value)
     :: else -> store_release(who, word, value); fence(who)
     fi
 }

@@ -111,11 +111,22 @@ static hp_status await(const letter *l, const _Atomic uint64_t *word, uint64_t v
     return hpi_world_wait(world_of(l), word, HP_GE, value, &reason);
 }
 
+/* Wake a receiver that sleeps: the numbers, then the look at the sleepers (wait.pml). A fence
+ * waits, on x86, until all that was stored has come: so one for all cells that a message fills, and
+ * before the sender itself waits. */
+static void tell(const letter *l) {
+#if !defined(__SANITIZE_THREAD__) /* which knows no fences */
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+    hpi_world_wake(world_of(l), peer_world_rank(l));
+}
+
 /* Until the receiver has read the first n cells. */
 static hp_status await_taken(const letter *l, uint64_t n) {
     const _Atomic uint64_t *taken = &l->way->slot->taken;
     if (n <= l->way->n_taken)
         return HP_OK;
+    tell(l);
     HP_TRY(await(l, taken, n));
     l->way->n_taken = atomic_load_explicit(taken, memory_order_acquire);
     if (l->way->n_taken != HPI_REFUSED)
@@ -147,13 +158,13 @@ static hp_status next_free_cell(const letter *l, hpi_cell **out_cell) {
     return HP_OK;
 }
 
-/* The receiver waits for the number; for `posted` before its first message alone. */
+/* The receiver waits for the number; for `posted` before its first message alone. Whoever posts
+ * tells. */
 static void post(const letter *l, hpi_cell *cell) {
     l->way->n_cells++;
     /* both acquired: in hpi_way_open_from and next_full_cell */
     atomic_store_explicit(&l->way->slot->posted, l->way->n_cells, memory_order_release);
-    atomic_store_explicit(&cell->number, l->way->n_cells, memory_order_seq_cst);
-    hpi_world_wake(world_of(l), peer_world_rank(l));
+    atomic_store_explicit(&cell->number, l->way->n_cells, memory_order_release);
 }
 
 /* Where the receiver can read the data of a message that is too long for a cell. */
@@ -198,6 +209,7 @@ static hp_status send_copied(const letter *l) {
         post(l, cell);
         at += piece;
     } while (at < l->bytes);
+    tell(l);
     return HP_OK;
 }
 
