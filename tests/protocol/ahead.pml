@@ -17,6 +17,7 @@
  *   4 tso  fails  nobody waits: the root writes over entries that are being read
  *   5 tso  fails  the meeting raises no floor, and what is waited for was never said
  *   6 weak fails  hpi_line_post: relaxed, and what a peer has left is seen before its entry
+ *   7 tso  fails  fail_past: looks further back than MOST_AHEAD, where a peer writes anew
  */
 #define N_CASTS 5
 #define MEETING (N_CASTS + 1)
@@ -31,6 +32,22 @@
 #define N_BUFFERED 3
 #include "memory.inc"
 
+/* Who looks for the first call that differed reads what is there under its number. */
+#define FARTHEST_BACK (mutant == 7 -> MOST_AHEAD + 1 : MOST_AHEAD)
+inline look_back(k) {
+    if
+    :: k > FARTHEST_BACK ->
+        heard = load(NUMBER(1 - rank, k - FARTHEST_BACK));
+        if
+        :: heard == k - FARTHEST_BACK ->
+            heard = load(DATA(1 - rank, k - FARTHEST_BACK));
+            assert(heard == k - FARTHEST_BACK)
+        :: else
+        fi
+    :: else
+    fi
+}
+
 /* Mutant 5: the floor stays, so that after the meeting one more wait is made, for the meeting's own
  * number, which nobody posts. */
 inline ahead_wait(k) {
@@ -42,6 +59,7 @@ inline ahead_wait(k) {
         assert(heard == floor);
         heard = load(DATA(1 - rank, floor));
         assert(heard == floor);
+        look_back(k);
         heard = 0
     :: else
     fi

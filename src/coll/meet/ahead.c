@@ -15,7 +15,7 @@
  */
 #include "words.h"
 
-enum { MOST_AHEAD = HPI_N_SAID / 2, CATCH_UP = MOST_AHEAD / 2, LEAVE_STEP = CATCH_UP / 2 };
+enum { MOST_AHEAD = HPI_MOST_AHEAD, CATCH_UP = MOST_AHEAD / 2, LEAVE_STEP = CATCH_UP / 2 };
 
 /* What a peer has left, and so said, compared with what this rank said. */
 static hp_status look_at(hpi_run *run, int peer, uint64_t *floor) {

@@ -131,10 +131,11 @@ static bool recall(const hpi_run *run, int rank, uint64_t seq, uint64_t *out_wor
     return true;
 }
 
-/* The histories differ at number seq: find the first call that does. */
+/* The histories differ at number seq: find the first call that does. Calls before the floor are
+ * known to be the same, and of those a peer that is ahead may be writing over its entries. */
 static hp_status fail_past(const hpi_run *run, int peer, uint64_t seq) {
     uint64_t mine[HPI_N_WORDS], theirs[HPI_N_WORDS];
-    for (uint64_t k = seq > HPI_N_SAID ? seq - HPI_N_SAID + 1 : 1; k <= seq; k++)
+    for (uint64_t k = run->seq > HPI_MOST_AHEAD ? run->seq - HPI_MOST_AHEAD : 1; k <= seq; k++)
         if (recall(run, run->rank, k, mine) && recall(run, peer, k, theirs) &&
             !is_same_call(mine, theirs))
             return fail_mismatch(run, k, mine, peer, theirs);

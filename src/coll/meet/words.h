@@ -67,6 +67,9 @@ hp_status hpi_words_hear(hpi_run *run, int peer, uint64_t out_payload[HPI_SMALL_
 
 /* ---- ahead.c ---- */
 
+/* Of the last so many numbers a rank's entry is whole, whatever its peers do meanwhile. */
+enum { HPI_MOST_AHEAD = HPI_N_SAID / 2 };
+
 /* Wait until this rank is not too far ahead of any other to say its next words. */
 hp_status hpi_ahead_wait(hpi_run *run);
 /* Everybody has left the collectives before this one. */
