@@ -15,6 +15,7 @@
 #include "support/tiny.h"
 
 enum { KILL_LATE_MS = 300 }; /* the deadline where a rank falls silent */
+enum { KILL_SMALL = 7, KILL_POCKET = 500, KILL_MEDIUM = 5000, KILL_LARGE = 200000 }; /* counts */
 #define KILL_PROMISE_NS UINT64_C(1000000000)
 
 /* ---- a rank's things ------------------------------------------------------------------------- */
@@ -195,6 +196,11 @@ static inline hp_status kill_once_coll(kill_state *s, uint64_t i) {
     return s->stream && i % 4 == 3 ? hp_stream_synchronize(s->stream) : HP_OK;
 }
 
+/* The root runs ahead, and waits for nobody in most of them. */
+static inline hp_status kill_once_cast(kill_state *s, uint64_t i) {
+    return hp_broadcast(s->group, s->out, i % 2 ? s->call->count : KILL_SMALL, HP_FP32, 0);
+}
+
 /* Round the ring: even ranks send first. The last of an odd ring finds both its neighbours even. */
 static inline hp_status kill_once_send(kill_state *s, uint64_t i) {
     const int next = (s->rank + 1) % s->n, before = (s->rank + s->n - 1) % s->n;
@@ -258,8 +264,6 @@ static inline hp_status kill_once_reset(kill_state *s, uint64_t i) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { KILL_SMALL = 7, KILL_MEDIUM = 5000, KILL_LARGE = 200000 };
-
 #define KILL_COLL(text, kind, n, is_symm, is_stream, on_wire)                                      \
     { text, kill_setup_coll, kill_once_coll, kind, n, is_symm, is_stream, on_wire, false }
 #define KILL_CALL(text, setup, once)                                                               \
@@ -289,6 +293,7 @@ static const kill_call kill_calls[] = {
     KILL_COLL("reduce_scatter_v, medium", HP_REDUCE_SCATTER_V, KILL_MEDIUM, false, false,
               HP_WIRE_FULL),
     KILL_COLL("all_reduce, small", HP_ALL_REDUCE, KILL_SMALL, false, false, HP_WIRE_FULL),
+    KILL_COLL("all_reduce, in pockets", HP_ALL_REDUCE, KILL_POCKET, true, false, HP_WIRE_FULL),
     KILL_COLL("all_reduce, large", HP_ALL_REDUCE, KILL_LARGE, true, false, HP_WIRE_FULL),
     KILL_COLL("all_reduce, large, ordinary", HP_ALL_REDUCE, KILL_LARGE, false, false, HP_WIRE_FULL),
     KILL_COLL("all_reduce, on a stream", HP_ALL_REDUCE, KILL_MEDIUM, false, true, HP_WIRE_FULL),
@@ -298,11 +303,16 @@ static const kill_call kill_calls[] = {
     KILL_COLL("all_to_all, large", HP_ALL_TO_ALL, KILL_LARGE, false, false, HP_WIRE_FULL),
     KILL_COLL("all_to_all_v, medium", HP_ALL_TO_ALL_V, KILL_MEDIUM, false, false, HP_WIRE_FULL),
     KILL_COLL("broadcast, small", HP_BROADCAST, KILL_SMALL, false, false, HP_WIRE_FULL),
+    KILL_COLL("broadcast, medium", HP_BROADCAST, KILL_MEDIUM, true, false, HP_WIRE_FULL),
+    {"broadcast, from one root", kill_setup_coll, kill_once_cast, HP_BROADCAST, KILL_MEDIUM, false,
+     false, HP_WIRE_FULL, false},
     KILL_COLL("broadcast, large", HP_BROADCAST, KILL_LARGE, false, true, HP_WIRE_FULL),
     {"send, recv, small", kill_setup_coll, kill_once_send, HP_SEND, KILL_SMALL, false, false,
      HP_WIRE_FULL, false},
     {"send, recv, large", kill_setup_coll, kill_once_send, HP_SEND, KILL_LARGE, true, false,
      HP_WIRE_FULL, false},
+    {"send, recv, large, ordinary", kill_setup_coll, kill_once_send, HP_SEND, KILL_LARGE, false,
+     false, HP_WIRE_FULL, false},
     {"all_reduce, traced", kill_setup_trace, kill_once_coll, HP_ALL_REDUCE, KILL_MEDIUM, false,
      false, HP_WIRE_FULL, false},
     KILL_CALL("training step", kill_setup_model, kill_once_step),
