@@ -155,7 +155,9 @@ HP_MUST_CHECK hp_status hp_all_reduce(hp_group *group, const void *in, void *out
 
 /* data of rank root, on every rank. data: [count]. Below 1 MiB (2 MiB where ranks share cores) the
  * root returns when it has passed the data on, maybe before the others have come: a disagreement or
- * an end that it did not see is an error of a later call. A root is at most 32 calls ahead. */
+ * an end that it did not see is an error of a later call. A root is at most 32 calls ahead. Those
+ * of more than 32 bytes take 2 MiB of the root's symmetric memory, once for each group that it is a
+ * root in, until every member has destroyed the group. */
 HP_MUST_CHECK hp_status hp_broadcast(hp_group *group, void *data, uint64_t count, hp_dtype dtype,
                                      int root);
 
