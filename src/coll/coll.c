@@ -246,12 +246,31 @@ hp_status hpi_barrier(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
     return hpi_coll_run(group, HP_BARRIER, c, false, out_seq);
 }
 
+static hp_status wait_line(hp_group *group, int rank, int channel, uint64_t seq, const char *name) {
+    return channel == HPI_LINE_SAID ? hpi_said_wait(group, rank, seq, name)
+                                    : hpi_line_wait(group, rank, channel, seq, name);
+}
+
+hp_status hpi_wait_beside(hp_group *group, int channel, uint64_t seq, const char *name) {
+    const hp_world *world = hp_group_world(group);
+    const int n = hp_group_size(group), rank = hp_group_rank(group);
+    if (hpi_world_can_spin(world))
+        return HP_OK;
+    for (int k = 1; k < n; k++) {
+        const int peer = (rank + k) % n;
+        if (hpi_world_is_beside(world, hp_group_world_rank(group, peer)))
+            HP_TRY(wait_line(group, peer, channel, seq, name));
+    }
+    return HP_OK;
+}
+
 /* Peers touch nothing of this rank's in what follows the last collective that says so. */
 hp_status hpi_coll_drain(hp_group *group, uint64_t seq) {
     const int n = hp_group_size(group), rank = hp_group_rank(group);
     const hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
     if (s)
         seq = hpi_min(seq, atomic_load_explicit(&s->last_read, memory_order_relaxed));
+    HP_TRY(hpi_wait_beside(group, HPI_LINE_READ, seq, "drain"));
     for (int k = 1; k < n; k++)
         HP_TRY(hpi_line_wait(group, (rank + k) % n, HPI_LINE_READ, seq, "drain"));
     return HP_OK;

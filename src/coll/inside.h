@@ -354,6 +354,9 @@ hp_status hpi_coll_check_call(const hp_coll_call *call, hpi_run *out_run);
 
 /* ---- coll.c ---- */
 
+/* Before a wait for all: those who share this rank's core come first. They come when it gives way,
+ * and by then the others may be there. Nothing to do with a core for each rank. */
+hp_status hpi_wait_beside(hp_group *group, int channel, uint64_t seq, const char *name);
 /* Run one collective. is_public: drained too, as public calls are. out_seq may be NULL. */
 hp_status hpi_coll_run(hp_group *group, hp_collective what, const hpi_coll *c, bool is_public,
                        uint64_t *out_seq);

@@ -15,7 +15,7 @@
 #include "world.h"
 
 enum {
-    HPI_LAYOUT_VERSION = 4,
+    HPI_LAYOUT_VERSION = 5,
     HPI_MAX_GROUPS = 4096, /* groups of a node that are alive at once */
     HPI_N_NOTES = 8,       /* threads of one rank that can explain their wait at once */
     HPI_NAME_WORDS = 4,    /* a text of up to 31 bytes, as 64-bit words */
@@ -68,6 +68,7 @@ typedef struct hpi_control {
      * remainder by 8; who waits for nobody in particular counts in all of them. */
     _Atomic uint64_t sleepers;
     _Atomic uint64_t blamed; /* 1 + the world rank whose end failed a wait; 0 none */
+    _Atomic uint64_t core;   /* 1 + where a thread of this rank last waited; 0: it spins */
     hpi_note notes[HPI_N_NOTES];
     hpi_note failure;                                      /* the last wait that failed */
     _Alignas(128) _Atomic uint64_t doing[HPI_DOING_WORDS]; /* text, when no thread waits */
@@ -112,6 +113,7 @@ _Static_assert(offsetof(hpi_control, life) == 128, "shared between processes");
 _Static_assert(offsetof(hpi_control, bump) == 256, "shared between processes");
 _Static_assert(offsetof(hpi_control, sleepers) == 264, "shared between processes");
 _Static_assert(offsetof(hpi_control, blamed) == 272, "shared between processes");
+_Static_assert(offsetof(hpi_control, core) == 280, "shared between processes");
 _Static_assert(offsetof(hpi_control, notes) == 384, "shared between processes");
 _Static_assert(offsetof(hpi_control, failure) == 1408, "shared between processes");
 _Static_assert(offsetof(hpi_control, doing) == 1536, "shared between processes");

@@ -7,10 +7,10 @@
  * room's business. A *line* is a cache line that one member of a group writes and the others read;
  * its value only ever rises, so nobody zeroes it and nobody waits for equality.
  *
- * Waiting: with no more threads than allowed cores, spin; else a few sched_yield and then a futex
- * on the waiter's own control block, in slices of at most 100 ms, with the peers' liveness looked
- * at in each. A signaller stores, then looks (sequentially consistent) at the target's sleeper
- * count, and only if it is not zero wakes.
+ * Waiting: with a core for each rank, spin; else yield, and spin a moment for who is on another
+ * core. Then sleep on a futex of the waiter's own control block, in slices of at most 100 ms, with
+ * the peers' liveness looked at in each. A signaller stores, then looks (sequentially consistent) at
+ * the target's sleeper count, and only if it is not zero wakes.
  */
 #ifndef HPI_WORLD_H
 #define HPI_WORLD_H
@@ -190,6 +190,9 @@ void hpi_world_wake_for(hp_world *world, int world_rank, int awaited);
 /* Has each local rank a core of its own? The same answer on every rank, whatever cores each may
  * use: what ranks must choose alike may hang on it. */
 bool hpi_world_can_spin(const hp_world *world);
+/* Where ranks share cores: do this rank and that one, as far as they have said? Then this one waits
+ * for it first, by giving way; for who is elsewhere it may spin a moment. */
+bool hpi_world_is_beside(const hp_world *world, int world_rank);
 /* The calling thread must not spin (stream threads share the core with compute). */
 void hpi_thread_never_spins(void);
 

@@ -277,6 +277,7 @@ hp_status hpi_coll_enter(hpi_run *run) {
     say(run);
     if (run->is_small || run->is_in_pocket) /* while the others' words are on their way */
         HP_TRY(hpi_choose(run));
+    HP_TRY(hpi_wait_beside(run->group, HPI_LINE_SAID, run->seq, run->name));
     for (int k = 1; k < run->n; k++)
         HP_TRY(listen(run, (run->rank + k) % run->n));
     hpi_ahead_met(run);

@@ -2,8 +2,10 @@
  *
  * wait.c - waiting for a word, and waking whoever waits.
  *
- * Spin while there are cores for it, soon giving way now and then to whoever wants the core all the
- * same, then yield a few times, then sleep on the futex word `bump` of
+ * With a core for each rank: spin, soon giving way now and then to whoever wants the core all the
+ * same, then yield a few times. Where ranks share cores: yield for a while, and spin a moment, at
+ * first and after each yield, for a rank that was last seen on another core: so a meeting takes one
+ * change of threads for each rank beside this one, no more. Then sleep on the futex word `bump` of
  * the own control block, a slice at a time. The protocol that loses no wake-up: the sleeper raises
  * `sleepers`, reads `bump`, looks at the word, sleeps while bump has that value; the signaller
  * stores the word, then looks at `sleepers`. All of it is sequentially consistent, so either the
@@ -25,6 +27,7 @@
 
 enum { N_YIELDS = 8, SPINS_AT_ONCE = 64, SPINS_PER_LOOK = 256, N_GREEDY = 4 };
 #define SPIN_NS UINT64_C(2000000)
+#define YIELD_NS UINT64_C(200000)
 #define SLICE_NS UINT64_C(50000000) /* the rule is at most 100 ms */
 
 static _Thread_local bool never_spins;
@@ -99,18 +102,54 @@ static bool spin(const wait_state *w) {
     return false;
 }
 
-/* A thread that never spins has one beside it that computes. */
-static bool let_others_run(void) {
-    if (never_spins)
-        return hpi_yield();
-    sched_yield();
-    return true;
+/* Relaxed: no more than a hint. */
+static uint64_t say_core(hp_world *world) {
+    _Atomic uint64_t *said = &hpi_world_control(world, world->rank)->core;
+    const uint64_t core = 1 + (uint64_t)sched_getcpu();
+    if (atomic_load_explicit(said, memory_order_relaxed) != core)
+        atomic_store_explicit(said, core, memory_order_relaxed);
+    return core;
 }
 
-static bool yield_some(const wait_state *w) {
-    for (int i = 0; i < N_YIELDS && let_others_run(); i++)
+static uint64_t core_of(const hp_world *world, int world_rank) {
+    return atomic_load_explicit(&hpi_world_control(world, world_rank)->core, memory_order_relaxed);
+}
+
+bool hpi_world_is_beside(const hp_world *world, int world_rank) {
+    return core_of(world, world_rank) == core_of(world, world->rank);
+}
+
+static int awaited_world_rank(const hpi_reason *r) {
+    return r->group ? hp_group_world_rank(r->group, r->rank) : r->rank;
+}
+
+/* Where ranks share cores, whoever is on another one may be about to answer, and a change of
+ * threads here and back takes longer than a short spin. Whoever is on this one cannot while we
+ * spin. */
+static bool comes_from_elsewhere(hp_world *world, const _Atomic uint64_t *word, hp_compare how,
+                                 uint64_t value, int awaited) {
+    const uint64_t own_core = say_core(world);
+    return awaited >= 0 && core_of(world, awaited) != own_core && comes_soon(word, how, value);
+}
+
+/* A thread that never spins has one beside it that computes. */
+static bool yield_few(const wait_state *w) {
+    for (int i = 0; i < N_YIELDS && hpi_yield(); i++)
         if (is_reached(w))
             return true;
+    return false;
+}
+
+/* Everybody on this core may have to run before the word comes. After a change of threads to one
+ * that computes the time is over. */
+static bool yield_a_while(const wait_state *w) {
+    const int awaited = awaited_world_rank(w->reason);
+    const uint64_t end_ns = hpi_min(w->begin_ns + YIELD_NS, w->deadline_ns);
+    do {
+        sched_yield();
+        if (is_reached(w) || comes_from_elsewhere(w->world, w->word, w->how, w->value, awaited))
+            return true;
+    } while (hpi_now_ns() < end_ns);
     return false;
 }
 
@@ -140,10 +179,6 @@ void hpi_world_wake_for(hp_world *world, int world_rank, int awaited) {
 }
 
 /* ---- what can end a wait before its word does ---------------------------------------------- */
-
-static int awaited_world_rank(const hpi_reason *r) {
-    return r->group ? hp_group_world_rank(r->group, r->rank) : r->rank;
-}
 
 /* "rank 1 waited for rank 5 (rank 1 of shard[4..7]) in all_gather #17" */
 static void wait_text(const wait_state *w, char *text, size_t size) {
@@ -381,8 +416,10 @@ static hp_status sleep_until(wait_state *w) {
 hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compare how,
                          uint64_t value, const hpi_reason *reason) {
     const bool spins = world->can_spin && !never_spins;
+    const bool shares = !world->can_spin && !never_spins;
     if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value) ||
-        (spins && comes_soon(word, how, value)))
+        (spins && comes_soon(word, how, value)) ||
+        (shares && comes_from_elsewhere(world, word, how, value, awaited_world_rank(reason))))
         return HP_OK;
     HP_TRY(hpi_world_usable(world));
     wait_state w = {world, word, how, value, reason, hpi_now_ns(), 0, 0, reason->timeout_ms,
@@ -392,7 +429,7 @@ hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compa
     w.deadline_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(w.timeout_ms));
     w.next_look_ns = w.begin_ns + SLICE_NS;
     w.slow_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(world->options.slow_wait_ms));
-    if ((spins && spin(&w)) || yield_some(&w))
+    if ((spins && spin(&w)) || (shares ? yield_a_while(&w) : yield_few(&w)))
         return HP_OK;
     return sleep_until(&w);
 }
