@@ -15,6 +15,7 @@
 #include "hpperf/overlap/overlap.h"
 #include "hpperf/step/step.h"
 #include "hpperf/tune/tune.h"
+#include "perf/cores.h"
 #include "standard.h"
 
 #include <sched.h>
@@ -28,16 +29,8 @@ static int finish(hp_status status, int world_rank) {
     return status == HP_ERR_ARGUMENT ? 2 : 1;
 }
 
-/* The r-th core of those that this process may use. */
-static hp_status bind_to_core(const cpu_set_t *allowed, int r) {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    for (int core = 0; core < CPU_SETSIZE; core++)
-        if (CPU_ISSET(core, allowed) && r-- == 0)
-            CPU_SET(core, &one);
-    if (sched_setaffinity(0, sizeof one, &one))
-        return fail(HP_ERR_SYSTEM, "expected to be bound to a core: %m");
-    return HP_OK;
+static hp_status bound(int answer) {
+    return answer ? fail(HP_ERR_SYSTEM, "expected to be bound to a core: %m") : HP_OK;
 }
 
 /* After the library has seen how many cores there are: it spins only where each rank has one. */
@@ -52,7 +45,15 @@ static hp_status pin_rank(const hp_world *world, pin asked) {
                                         "expected a core for each of %d ranks with --pin yes, "
                                         "given %d",
                                         n, CPU_COUNT(&allowed));
-    return bind_to_core(&allowed, hp_world_local_rank(world));
+    return bound(cores_bind(hp_world_local_rank(world)));
+}
+
+/* Of collectives alone: in the other jobs threads of a rank compute beside each other. */
+static hp_status spread_rank(const hp_world *world, pin asked) {
+    TRY(pin_rank(world, asked));
+    if (asked == PIN_NO)
+        return HP_OK;
+    return bound(cores_spread(hp_world_local_rank(world), hp_world_local_size(world)));
 }
 
 /* What the command line asks for; its first word tells, collectives have none. */
@@ -95,9 +96,9 @@ static hp_status open_peer(hp_world *world, const job *j, beside **out_peer) {
 }
 
 static hp_status measure_job(hp_world *world, const job *j, beside *peer, uint64_t *out_wrong) {
-    TRY(agree(world, pin_rank(world, j->is_overlap ? j->overlap.pin
-                                     : j->is_step  ? j->step.pin
-                                                   : j->collectives.pin)));
+    TRY(agree(world, j->is_overlap ? pin_rank(world, j->overlap.pin)
+                     : j->is_step  ? pin_rank(world, j->step.pin)
+                                   : spread_rank(world, j->collectives.pin)));
     return j->is_overlap ? overlap(world, &j->overlap, out_wrong)
            : j->is_step  ? step(world, &j->step, peer, out_wrong)
                          : sweep(world, &j->collectives, peer, out_wrong);

@@ -8,6 +8,7 @@
  * call.
  */
 #include "peer.h"
+#include "cores.h"
 #include "timed.h"
 #include "token.h"
 #include "values.h"
@@ -225,6 +226,7 @@ int peer_take_turns(const peer_library *library, int fd) {
     peer p = {.library = library};
     char line[TOKEN_LINE], reply[TOKEN_LINE];
     int status = 0;
+    (void)cores_spread(library->rank, library->n_ranks); /* else it is slower, and right */
     while (status == 0 && token_read(fd, line) == 1 && turn_parse(line, &p.turn)) {
         status = take_turn(&p, reply, sizeof reply);
         if (status == 0 && token_write(fd, reply))
