@@ -74,6 +74,8 @@ static bool needs_met(const hpi_run *run, hpi_needs needs) {
     case HPI_NEEDS_INPUTS:
     case HPI_NEEDS_WIRE_INPUTS:
         return run->inputs_placed;
+    case HPI_NEEDS_NEAR:
+        return run->inputs_placed && (run->are_near || hpi_only_of(run));
     case HPI_NEEDS_OUTPUTS:
     case HPI_NEEDS_WIRE_OUTPUTS:
         return run->inputs_placed && run->outputs_placed;
@@ -107,6 +109,8 @@ hp_status hpi_choose(hpi_run *run) {
     if (!run->algorithm)
         return HPI_FAIL(HP_ERR_UNSUPPORTED, "%s: expected operands that algorithm \"%s\" can take",
                         run->name, run->state->only);
+    if (run->algorithm->needs == HPI_NEEDS_NEAR)
+        hpi_near_ran(run);
     return HP_OK;
 }
 

@@ -85,7 +85,8 @@ typedef struct hpi_coll_state {
     const hpi_algorithm *last;                  /* that ran */
     bool is_last_pushed;                        /* by it owners stored results into every output */
     bool can_hand_back;                         /* lines of peers; see handback.c */
-    uint64_t n_slow;                            /* its samples behind each other that were slow */
+    uint64_t n_slow, n_fast; /* its samples behind each other that were slow; that were fast */
+    uint64_t n_unjudged;     /* calls through cells because all were near: nothing was sampled */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
     unsigned char **out;      /* by rank: where its output is written from here */
@@ -96,10 +97,10 @@ typedef struct hpi_coll_state {
     uint64_t n_pocketed;              /* collectives so far whose inputs lay in pockets */
     unsigned char *scratch;           /* of the kernels */
     uint64_t *packed[2];              /* where packed parts begin, of in and out */
-    /* The staging area, made by the first collective that needs it: two cells for each rank. */
+    /* The staging area, made by the first collective that needs it: n_cells of each rank. */
     hp_symm staging;
     unsigned char **cells; /* [size], rank's first cell as seen here */
-    uint64_t cell_bytes;
+    uint64_t cell_bytes, n_cells;
     uint64_t staged_seq; /* the last collective that used them */
     uint64_t tick;       /* steps over the CHUNK line so far, equal on all ranks */
     /* Reading across processes, see direct/. */
@@ -139,6 +140,7 @@ struct hpi_run {
     bool may_be_in_pocket;         /* ... or may lie in this rank's pocket, by the call alone */
     bool is_in_pocket;             /* ... and does; after the meeting: on every rank */
     bool inputs_placed, outputs_placed;
+    bool are_near;    /* by what all have found of each other: see handback.c */
     bool is_readable; /* all that is read of peers, wherever it lies: see direct/ */
     uint64_t longest; /* of an all_to_all_v: elements of the longest part of any rank */
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
@@ -239,6 +241,9 @@ hpi_reading hpi_reading_begin(const hpi_run *run);
 uint64_t hpi_reading_step(const hpi_reading *reading);
 bool hpi_is_from_afar(const hpi_reading *reading);
 void hpi_reading_judge(hpi_reading *reading, uint64_t bytes);
+/* Have samples shown for sure that peers are near? A call of NEAR ran, which samples nothing. */
+bool hpi_found_near(const hpi_run *run);
+void hpi_near_ran(const hpi_run *run);
 void hpi_hand_back(const hpi_reading *reading, const void *piece, uint64_t bytes);
 
 /* ---- placed/exchange.c: all-to-all ---- */

@@ -83,7 +83,7 @@ static void cut(const hpi_run *run, operands *o) {
         slices(run, run->c.count, hpi_rounds_in_registers(run) ? line : HPI_WIRE_BLOCK, o);
     else if (run->algorithm->needs == HPI_NEEDS_READABLE)
         slices(run, hpi_reduce_direct_step(run), line, o);
-    else if (run->algorithm->needs == HPI_NEEDS_NOTHING)
+    else if (run->algorithm->run == hpi_reduce_staged)
         slices(run, hpi_reduce_staged_step(run), line, o);
     else
         slices(run, run->c.count, line, o);
@@ -112,6 +112,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_GATHER, pull, out - keep, out - keep)                                                    \
     X(ALL_GATHER, direct, out - keep, out - keep)                                                  \
     X(ALL_GATHER, one_shot, in + out - keep, in + out - keep)                                      \
+    X(ALL_GATHER, cells, in + out - keep, in + out - keep)                                         \
     X(ALL_GATHER, staged, in + out - keep, in + out - keep)                                        \
     X(ALL_GATHER_V, pull, out - keep, out - keep)                                                  \
     X(ALL_GATHER_V, direct, out - keep, out - keep)                                                \
@@ -121,6 +122,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(REDUCE_SCATTER, one_shot, in + n * out, in + out)                                            \
     X(REDUCE_SCATTER, rounded, n *out, out)                                                        \
     X(REDUCE_SCATTER, wire, in + n * out_coded, in_coded + out)                                    \
+    X(REDUCE_SCATTER, cells, in + (n - 1) * out, in)                                               \
     X(REDUCE_SCATTER, staged, in + (n - 1) * out, in)                                              \
     X(REDUCE_SCATTER_V, pull, n *out, out)                                                         \
     X(REDUCE_SCATTER_V, direct, (2 * n - 1) * out, n * out)                                        \
@@ -131,6 +133,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_REDUCE, push, n *slice, n *slice)                                                        \
     X(ALL_REDUCE, rounded, n *slice, n *sums)                                                      \
     X(ALL_REDUCE, direct, (2 * n - 1) * slice + out - sums, (n - 1) * slice + out)                 \
+    X(ALL_REDUCE, cells, in + (n - 1) * slice + out - sums, in - slice + out + sums)               \
     X(ALL_REDUCE, staged, in + (n - 1) * slice + out - sums, in - slice + out + sums)              \
     X(BROADCAST, pull, out - keep, out - keep)                                                     \
     X(BROADCAST, direct, out - keep, out - keep)                                                   \
@@ -139,6 +142,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_TO_ALL, pull, out, out)                                                                  \
     X(ALL_TO_ALL, direct, out, out)                                                                \
     X(ALL_TO_ALL, one_shot, in + out - keep, in + out - keep)                                      \
+    X(ALL_TO_ALL, cells, in + out - own - keep, in + out - own - keep)                             \
     X(ALL_TO_ALL, staged, in + out - own - keep, in + out - own - keep)                            \
     X(ALL_TO_ALL_V, pull, out, out)                                                                \
     X(ALL_TO_ALL_V, staged, in + out - own, in + out - own)

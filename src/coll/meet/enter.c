@@ -136,6 +136,14 @@ static void choose_pocket(hpi_run *run) {
     }
 }
 
+/* Beside the place of an input in symmetric memory: this rank has found the others near. */
+#define IS_NEAR (UINT64_C(1) << 63)
+
+/* A call that needs no more memory must not fail for it. The option is the same on every rank. */
+static bool has_room_for_cells(const hpi_run *run) {
+    return hpi_world_options(hp_group_world(run->group))->heap_size == 0;
+}
+
 static void say(hpi_run *run) {
     uint64_t payload[HPI_SMALL_WORDS] = {0};
     if (run->may_be_in_pocket)
@@ -148,7 +156,8 @@ static void say(hpi_run *run) {
         if (!run->may_be_in_pocket)
             *mine = (hpi_entered){place_of_input(run), said_last(run)};
         payload[0] = mine->in.key;
-        payload[1] = mine->in.offset;
+        run->are_near = mine->in.key && hpi_found_near(run) && has_room_for_cells(run);
+        payload[1] = mine->in.offset | (run->are_near ? IS_NEAR : 0);
         payload[2] = mine->out.key;
         payload[3] = mine->out.offset;
     }
@@ -180,6 +189,10 @@ static hp_status listen(hpi_run *run, int peer) {
     } else {
         if (run->is_in_pocket)
             s->in[peer] = pocket_of(run, peer);
+        if (!last[0] || !(last[1] & IS_NEAR))
+            run->are_near = false;
+        else
+            last[1] &= ~IS_NEAR;
         s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
     }
     return HP_OK;

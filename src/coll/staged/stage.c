@@ -2,11 +2,11 @@
  *
  * stage.c - ordinary memory, which peers cannot see, goes through cells that they can.
  *
- * Each rank has two cells of a fixed size, so any count passes in chunks. A *tick* is: fill the own
- * cell of that tick's parity, post the tick on the CHUNK line, wait for every peer's, read from the
- * peers' cells. Filling the cell of tick t + 1, which is the cell of t - 1, is safe without another
- * wait: every peer has posted t, and it posts t only after it has read for t - 1. So every tick
- * waits for every peer, also where only one of them has data.
+ * Each rank has a ring of cells of a fixed size, two or more, so any count passes in chunks. A
+ * *tick* is: fill the own cell of that tick, post the tick on the CHUNK line, wait for every
+ * peer's, read from the peers' cells. Filling the cell of tick t + 1, which is that of t - 1 at the
+ * latest, is safe without another wait: every peer has posted t, and it posts t only after it has
+ * read for t - 1. So every tick waits for every peer, also where only one of them has data.
  *
  * The cells are made by the first collective of a group that takes this path. All members take it
  * together, from the same words, so the collective allocation in it waits for nobody whom the
@@ -16,6 +16,19 @@
 
 /* A tick costs a switch to every rank where they share cores, so that cells grow with the ranks. */
 enum { RANK_BYTES = 64 * 1024, MOST_BYTES = 512 * 1024, LEAST_PART_BYTES = 1024 };
+/* All of a rank's cells are as large as a second-level cache or two, where it has a core: the lines
+ * that it fills next have left its readers' caches by then, and need not be taken back from there.
+ * Where ranks share cores, they share caches; and where the heap is limited, it is the caller's. */
+enum { LEAST_CELLS = 2, ROOMY_BYTES = 2 << 20 };
+
+static uint64_t n_cells_for(const hpi_run *run, uint64_t bytes) {
+    const hp_world *world = hp_group_world(run->group);
+    const bool is_roomy = hpi_world_can_spin(world) && hpi_world_options(world)->heap_size == 0;
+    uint64_t n = LEAST_CELLS;
+    while (is_roomy && 2 * n * bytes <= ROOMY_BYTES)
+        n *= 2;
+    return n;
+}
 
 hp_status hpi_stage_open(hpi_run *run) {
     hpi_coll_state *s = run->state;
@@ -24,7 +37,8 @@ hp_status hpi_stage_open(hpi_run *run) {
         return HP_OK;
     const uint64_t n = (uint64_t)run->n;
     const uint64_t bytes = hpi_max(hpi_min(n * RANK_BYTES, MOST_BYTES), n * LEAST_PART_BYTES);
-    HP_TRY(hpi_symm_alloc_inside(run->group, 2 * bytes, 64, &s->staging));
+    s->n_cells = n_cells_for(run, bytes);
+    HP_TRY(hpi_symm_alloc_inside(run->group, s->n_cells * bytes, 64, &s->staging));
     for (int i = 0; i < run->n; i++) {
         void *cell = NULL;
         HP_TRY(hp_symm_pointer(s->staging, i, run->group, &cell));
@@ -47,7 +61,7 @@ void hpi_stage_close(hpi_coll_state *state) {
 
 unsigned char *hpi_cell_of(const hpi_run *run, int rank) {
     const hpi_coll_state *s = run->state;
-    return s->cells[rank] + (s->tick & 1) * s->cell_bytes;
+    return s->cells[rank] + s->tick % s->n_cells * s->cell_bytes;
 }
 
 unsigned char *hpi_tick_begin(hpi_run *run) {
