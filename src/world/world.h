@@ -9,8 +9,8 @@
  *
  * Waiting: with a core for each rank, spin; else yield, and spin a moment for who is on another
  * core. Then sleep on a futex of the waiter's own control block, in slices of at most 100 ms, with
- * the peers' liveness looked at in each. A signaller stores, then looks (sequentially consistent) at
- * the target's sleeper count, and only if it is not zero wakes.
+ * the peers' liveness looked at in each. A signaller stores, then looks (sequentially consistent)
+ * at the target's sleeper count, and only if it is not zero wakes.
  */
 #ifndef HPI_WORLD_H
 #define HPI_WORLD_H
