@@ -111,14 +111,18 @@ static hp_status await(const letter *l, const _Atomic uint64_t *word, uint64_t v
     return hpi_world_wait(world_of(l), word, HP_GE, value, &reason);
 }
 
-/* Wake a receiver that sleeps: the numbers, then the look at the sleepers (wait.pml). A fence
- * waits, on x86, until all that was stored has come: so one for all cells that a message fills, and
- * before the sender itself waits. */
+/* For a receiver that may sleep, once the last cell is posted. */
+static void wake(const letter *l) {
+    hpi_world_wake(world_of(l), peer_world_rank(l));
+}
+
+/* The same for all cells before, whose numbers wait for nothing: they, then the look at the
+ * sleepers (wait.pml). */
 static void tell(const letter *l) {
 #if !defined(__SANITIZE_THREAD__) /* which knows no fences */
     atomic_thread_fence(memory_order_seq_cst);
 #endif
-    hpi_world_wake(world_of(l), peer_world_rank(l));
+    wake(l);
 }
 
 /* Until the receiver has read the first n cells. */
@@ -158,13 +162,17 @@ static hp_status next_free_cell(const letter *l, hpi_cell **out_cell) {
     return HP_OK;
 }
 
-/* The receiver waits for the number; for `posted` before its first message alone. Whoever posts
- * tells. */
-static void post(const letter *l, hpi_cell *cell) {
-    l->way->n_cells++;
-    /* both acquired: in hpi_way_open_from and next_full_cell */
-    atomic_store_explicit(&l->way->slot->posted, l->way->n_cells, memory_order_release);
-    atomic_store_explicit(&cell->number, l->way->n_cells, memory_order_release);
+/* The receiver waits for the number; for `posted` before its first message alone. Whoever posts the
+ * last cell wakes. Until then a store that waits for all before it would hold up the next cell; for
+ * the last one it is what arrives first (512 bytes in 0.20 us instead of 0.22). */
+static void post(const letter *l, hpi_cell *cell, bool is_last) {
+    const uint64_t n = ++l->way->n_cells;
+    /* all acquired: in hpi_way_open_from and next_full_cell */
+    atomic_store_explicit(&l->way->slot->posted, n, memory_order_release);
+    if (is_last)
+        atomic_store_explicit(&cell->number, n, memory_order_seq_cst);
+    else
+        atomic_store_explicit(&cell->number, n, memory_order_release);
 }
 
 /* Where the receiver can read the data of a message that is too long for a cell. */
@@ -176,20 +184,20 @@ static hpi_place place_of(const letter *l) {
     return place.key && hpi_symm_at(world_of(l), place, peer_world_rank(l)) ? place : none;
 }
 
-/* The next free cell, with what the message is in it. */
-static hp_status begin_cell(const letter *l, hpi_cell_kind kind, hpi_cell **out_cell) {
-    HP_TRY(next_free_cell(l, out_cell));
-    (*out_cell)->count = l->c->count;
-    (*out_cell)->dtype = l->c->dtype;
-    (*out_cell)->kind = kind;
-    return HP_OK;
+/* What the message is. The receiver spins on the line of the number: who writes there early has to
+ * get it back for the number. */
+static void post_as(const letter *l, hpi_cell_kind kind, hpi_cell *cell, bool is_last) {
+    cell->count = l->c->count;
+    cell->dtype = l->c->dtype;
+    cell->kind = kind;
+    post(l, cell, is_last);
 }
 
 static hp_status send_placed(const letter *l, hpi_place place) {
     hpi_cell *cell;
-    HP_TRY(begin_cell(l, HPI_CELL_PLACED, &cell));
+    HP_TRY(next_free_cell(l, &cell));
     cell->place = place;
-    post(l, cell);
+    post_as(l, HPI_CELL_PLACED, cell, true);
     return await_taken(l, l->way->n_cells);
 }
 
@@ -203,13 +211,16 @@ static hp_status send_copied(const letter *l) {
     do {
         hpi_cell *cell;
         const uint64_t piece = hpi_min(l->bytes - at, HPI_CELL_BYTES);
-        HP_TRY(begin_cell(l, HPI_CELL_DATA, &cell));
+        HP_TRY(next_free_cell(l, &cell));
         if (piece)
             memcpy(data_of(cell, l->bytes), data + at, piece);
-        post(l, cell);
         at += piece;
+        post_as(l, HPI_CELL_DATA, cell, at == l->bytes);
     } while (at < l->bytes);
-    tell(l);
+    if (at > HPI_CELL_BYTES)
+        tell(l);
+    else
+        wake(l);
     return HP_OK;
 }
 
@@ -220,10 +231,10 @@ static bool is_unreadable(const letter *l) {
 /* From where it lies, or, when the receiver has said that it cannot, through cells. */
 static hp_status send_far(const letter *l) {
     hpi_cell *cell;
-    HP_TRY(begin_cell(l, HPI_CELL_FAR, &cell));
+    HP_TRY(next_free_cell(l, &cell));
     cell->far.address = (uintptr_t)l->c->in;
     cell->far.pid = getpid();
-    post(l, cell);
+    post_as(l, HPI_CELL_FAR, cell, true);
     HP_TRY(await_taken(l, l->way->n_cells));
     return is_unreadable(l) ? send_copied(l) : HP_OK;
 }
