@@ -43,13 +43,13 @@ unsigned hpi_only_find(const hpi_run *run) {
     return 0;
 }
 
-bool hpi_goes_in_words(const hpi_run *run) {
+static bool goes_in_words(const hpi_run *run) {
     return run->in_bytes > 0 && run->in_bytes <= HPI_SMALL_BYTES && !hpi_is_v(run->what) &&
            run->wire == HP_WIRE_FULL &&
            (!hpi_only_of(run) || strcmp(run->state->only, "words") == 0);
 }
 
-bool hpi_goes_in_pocket(const hpi_run *run) {
+static bool goes_in_pocket(const hpi_run *run) {
     const bool has_row = run->what == HP_ALL_GATHER || run->what == HP_REDUCE_SCATTER ||
                          run->what == HP_ALL_REDUCE || run->what == HP_ALL_TO_ALL;
     return has_row && !run->is_small && run->in_bytes > 0 && run->in_bytes <= HPI_POCKET_BYTES &&
@@ -98,10 +98,19 @@ static const hpi_algorithm *first_row(const hpi_run *run) {
     return NULL;
 }
 
-void hpi_choose_unmet(hpi_run *run) {
+/* The row of a broadcast for which nobody meets. */
+static const hpi_algorithm *unmet_row(const hpi_run *run) {
     const hpi_algorithm *a = run->what == HP_BROADCAST && !run->is_empty ? first_row(run) : NULL;
-    if (a && (a->needs == HPI_NEEDS_NOBODY || a->needs == HPI_NEEDS_WORDS))
-        run->algorithm = a;
+    return a && (a->needs == HPI_NEEDS_NOBODY || a->needs == HPI_NEEDS_WORDS) ? a : NULL;
+}
+
+void hpi_choose_ahead(hpi_run *run) {
+    run->is_small = goes_in_words(run);
+    run->may_be_in_pocket = goes_in_pocket(run);
+    run->unmet = unmet_row(run);
+    run->is_in_pocket = run->may_be_in_pocket;
+    run->carried = run->is_small || run->is_in_pocket ? first_row(run) : NULL;
+    run->is_in_pocket = false;
 }
 
 hp_status hpi_choose(hpi_run *run) {
@@ -211,9 +220,9 @@ static hp_status run_of(const hp_coll_case *c, hpi_coll_state *state, uint64_t *
     HP_TRY(hpi_coll_check_shape(run));
     if (hpi_is_v(run->what))
         HP_TRY(lay_parts(run, c->count, counts));
-    run->is_small = hpi_goes_in_words(run);
+    run->is_small = goes_in_words(run);
     const bool stays = hpi_stays_in_place(run) && c->in_is_symmetric && c->out_is_symmetric;
-    run->is_in_pocket = hpi_goes_in_pocket(run) && !stays;
+    run->is_in_pocket = goes_in_pocket(run) && !stays;
     const bool is_carried = run->is_small || run->is_in_pocket;
     /* as enter.c finds them */
     const bool is_exchanged_in_place = c->what == HP_ALL_TO_ALL && c->is_in_place;

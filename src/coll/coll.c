@@ -36,6 +36,7 @@ static void state_destroy(void *memory) {
     hpi_free(s->packed[0]);
     hpi_free(s->packed[1]);
     hpi_free(s->scratch);
+    hpi_free(s->kept);
     hpi_free(s->small);
     hpi_free(s->entered);
     hpi_free(s->chunk);
@@ -66,10 +67,11 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
     s->entered = hpi_alloc(n, sizeof *s->entered);
     s->small = hpi_alloc_aligned(HPI_ROW_BYTES, n * sizeof *s->small);
     s->scratch = hpi_alloc_aligned(64, hpi_scratch_bytes((int)n));
+    s->kept = hpi_alloc(HPI_LAST_COLLECTIVE + 1, sizeof *s->kept);
     s->packed[0] = hpi_alloc(n, sizeof **s->packed);
     s->packed[1] = hpi_alloc(n, sizeof **s->packed);
     if (!s->pids || !s->in || !s->out || !s->cells || !s->chunk || !s->entered || !s->small ||
-        !s->scratch || !s->packed[0] || !s->packed[1] || hpi_cast_create(&s->cast)) {
+        !s->scratch || !s->kept || !s->packed[0] || !s->packed[1] || hpi_cast_create(&s->cast)) {
         state_destroy(s);
         return HP_ERR_MEMORY;
     }
@@ -141,6 +143,7 @@ static bool is_written_by_peers(const hpi_run *run) {
 
 /* The root goes on, and the others wait for it alone. */
 static hp_status run_unmet(hpi_run *run) {
+    run->algorithm = run->unmet;
     HP_TRY(run->algorithm->run(run));
     run->state->last = run->algorithm;
     run->state->is_last_pushed = false;
@@ -158,10 +161,7 @@ static void leave(const hpi_run *run) {
 }
 
 static hp_status run_together(hpi_run *run) {
-    run->is_small = hpi_goes_in_words(run);
-    run->may_be_in_pocket = hpi_goes_in_pocket(run);
-    hpi_choose_unmet(run);
-    if (run->algorithm)
+    if (run->unmet)
         return run_unmet(run);
     HP_TRY(hpi_coll_enter(run));
     if (run->what == HP_BARRIER)
@@ -172,10 +172,10 @@ static hp_status run_together(hpi_run *run) {
     if (is_read_by_peers(run))
         HP_TRY(hpi_group_listen(run->group, run->name));
     run->state->last = run->algorithm;
-    run->state->is_last_pushed = is_written_by_peers(run);
+    const bool is_written = is_written_by_peers(run);
+    run->state->is_last_pushed = is_written;
     leave(run);
-    return is_written_by_peers(run) || is_result_read(run) ? hpi_coll_drain(run->group, run->seq)
-                                                           : HP_OK;
+    return is_written || is_result_read(run) ? hpi_coll_drain(run->group, run->seq) : HP_OK;
 }
 
 /* Whoever reads each call's line is told why it ran that way. */
@@ -188,16 +188,66 @@ __attribute__((noinline)) static hp_status end_with_reason(hpi_probe *probe, con
     return hpi_probe_end(probe, status);
 }
 
+/* ---- the same call once more ---- */
+
+/* Of a form without counts of its own. */
+static bool is_same_call(const hpi_coll *a, const hpi_coll *b) {
+    return a->in == b->in && a->out == b->out && a->count == b->count && a->blocks == b->blocks &&
+           a->dtype == b->dtype && a->out_dtype == b->out_dtype && a->op == b->op &&
+           a->root == b->root && a->wire == b->wire && a->is_wire_result == b->is_wire_result &&
+           a->tag == b->tag && a->pass == b->pass;
+}
+
+/* The last call of this kind, if this one is the same; NULL: it is not. */
+static hpi_run *find_kept(const hp_group *group, hp_collective what, const hpi_coll *c) {
+    hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
+    hpi_kept *kept = s ? &s->kept[what] : NULL;
+    if (!kept || !kept->is_there || !is_same_call(&kept->given, c))
+        return NULL;
+    hpi_run *run = &kept->run;
+    memset((char *)run + HPI_RUN_MET, 0, sizeof *run - HPI_RUN_MET);
+    return run;
+}
+
+/* What depends on the checked call and the state alone. */
+static hp_status prepare(hpi_run *run) {
+    HP_TRY(state_get(run->group, &run->state));
+    run->reduction = hpi_reduction_of(run);
+    hpi_words_prepare(run);
+    hpi_choose_ahead(run);
+    return HP_OK;
+}
+
+/* A v form is not kept: its counts may change where they lie. */
+static hpi_run *keep(hpi_run *run, const hpi_coll *given) {
+    hpi_kept *kept = &run->state->kept[run->what];
+    if (hpi_is_v(run->what))
+        return run;
+    *kept = (hpi_kept){true, *given, *run};
+    return &kept->run;
+}
+
+/* This call, checked and prepared: the kept one, or the caller's `fresh`. */
+static hp_status find_run(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *fresh,
+                          hpi_run **out_run) {
+    *out_run = find_kept(group, what, c);
+    if (*out_run)
+        return HP_OK;
+    HP_TRY(hpi_coll_check(group, what, c, fresh));
+    const hp_status status = prepare(fresh);
+    if (status < 0) /* the others will wait for this rank */
+        hpi_group_fail(group);
+    else
+        *out_run = keep(fresh, c);
+    return status;
+}
+
 static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
-    const hp_status made = state_get(run->group, &run->state);
-    if (made < 0) { /* the others will wait for this rank */
-        hpi_group_fail(run->group);
-        return made;
-    }
     const uint64_t seq = atomic_load_explicit(&run->state->seq, memory_order_relaxed) + 1;
     atomic_store_explicit(&run->state->seq, seq, memory_order_relaxed);
     run->seq = seq;
-    hpi_parts_lay(run);
+    if (hpi_is_v(run->what))
+        hpi_parts_lay(run);
     hpi_probe probe = hpi_probe_begin(
         hpi_collective_event(run->what), hpi_world_journal(hp_group_world(run->group)),
         hpi_group_name(run->group), seq, hpi_max(run->in_bytes, run->out_bytes));
@@ -216,16 +266,17 @@ static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
 
 hp_status hpi_coll_run(hp_group *group, hp_collective what, const hpi_coll *c, bool is_public,
                        uint64_t *out_seq) {
-    hpi_run run;
-    hp_status status = hpi_coll_check(group, what, c, &run);
-    if (status == HP_OK)
-        status = hpi_group_enter(group, run.name);
+    hpi_run fresh, *run;
+    if (!group)
+        return hpi_coll_check(group, what, c, &fresh);
+    hp_status status = hpi_group_enter(group, hpi_collective_name(what));
     if (status == HP_OK) {
-        status = run_entered(&run, is_public, out_seq);
+        status = find_run(group, what, c, &fresh, &run);
+        if (status == HP_OK)
+            status = run_entered(run, is_public, out_seq);
         hpi_group_leave(group);
     }
-    return hpi_tell_failure(group ? hpi_world_journal(hp_group_world(group)) : NULL, "coll",
-                            status);
+    return hpi_tell_failure(hpi_world_journal(hp_group_world(group)), "coll", status);
 }
 
 /* ---- the door of the room ---- */
@@ -285,6 +336,8 @@ hp_status hpi_coll_only(hp_group *group, const char *name) {
     hpi_coll_state *s;
     HP_TRY(state_get(group, &s));
     s->only = name;
+    for (int i = 0; i <= HPI_LAST_COLLECTIVE; i++)
+        s->kept[i].is_there = false; /* was prepared for another */
     return HP_OK;
 }
 

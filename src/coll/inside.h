@@ -20,6 +20,7 @@
 
 typedef struct hpi_run hpi_run;
 typedef struct hpi_cast hpi_cast;
+typedef struct hpi_kept hpi_kept;
 
 /* A row of thresholds.def; HPI_FROM_ANY: no limit. */
 typedef enum hpi_threshold {
@@ -83,6 +84,7 @@ typedef struct hpi_coll_state {
     const char *only;                           /* force this algorithm; NULL: choose */
     uint8_t first_row[HPI_LAST_COLLECTIVE + 1]; /* of each in algorithms.def, or one before it */
     const hpi_algorithm *last;                  /* that ran */
+    hpi_kept *kept;                             /* [HPI_LAST_COLLECTIVE + 1] */
     bool is_last_pushed;                        /* by it owners stored results into every output */
     bool can_hand_back;                         /* lines of peers; see handback.c */
     uint64_t n_slow, n_fast; /* its samples behind each other that were slow; that were fast */
@@ -136,14 +138,30 @@ struct hpi_run {
     bool is_in_place, is_empty;    /* empty: no rank has anything to move */
     hpi_parts in_parts, out_parts; /* of the v forms */
     hp_wire wire;                  /* HP_WIRE_FULL, or what contributions travel in */
-    bool is_small;                 /* the input travels in the words */
-    bool may_be_in_pocket;         /* ... or may lie in this rank's pocket, by the call alone */
-    bool is_in_pocket;             /* ... and does; after the meeting: on every rank */
+    /* What a rank says of the call, see words.h: TYPES, COUNT, and what both mix into the history.
+     */
+    uint64_t types, count_word, mixed;
+    hpi_reduction reduction;      /* of a reduction in full precision */
+    const hpi_algorithm *unmet;   /* for which nobody meets; NULL: ranks meet */
+    const hpi_algorithm *carried; /* where the input comes with the meeting; NULL: it does not */
+    bool is_small;                /* the input travels in the words */
+    bool may_be_in_pocket;        /* ... or may lie in this rank's pocket, by the call alone */
+    bool is_in_pocket;            /* ... and does; after the meeting: on every rank */
     bool inputs_placed, outputs_placed;
     bool are_near;    /* by what all have found of each other: see handback.c */
     bool is_readable; /* all that is read of peers, wherever it lies: see direct/ */
     uint64_t longest; /* of an all_to_all_v: elements of the longest part of any rank */
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
+};
+/* From here on a run holds what the meeting finds: zeros before it. */
+#define HPI_RUN_MET offsetof(hpi_run, is_in_pocket)
+
+/* The last call of a kind, but of a v form, as it was given and as it stood before the meeting: the
+ * next one is mostly the same, and need not be checked and prepared again. */
+struct hpi_kept {
+    bool is_there;
+    hpi_coll given;
+    hpi_run run;
 };
 
 /* ---- check.c ---- */
@@ -172,29 +190,31 @@ static inline hpi_event hpi_collective_event(hp_collective what) {
  * state->in and state->out filled as the algorithm that was chosen needs. Errors: MISMATCH, and
  * what waiting gives. */
 hp_status hpi_coll_enter(hpi_run *run);
+/* What this rank will say of a checked call. */
+void hpi_words_prepare(hpi_run *run);
 
 /* ---- meet/carried.c: inputs that have come with the meeting ---- */
 
 hp_status hpi_reduce_words(hpi_run *run);
 hp_status hpi_scatter_reduce_words(hpi_run *run);
 hp_status hpi_reduce_pockets(hpi_run *run);
+hp_status hpi_scatter_reduce_pockets(hpi_run *run);
+hp_status hpi_gather_carried(hpi_run *run);
+hp_status hpi_exchange_carried(hpi_run *run);
 
 /* ---- choose.c ---- */
 
-/* Before the meeting, from the call alone: does the contribution travel in the words? */
-bool hpi_goes_in_words(const hpi_run *run);
-/* ... or else, may it be copied to this rank's pocket? */
-bool hpi_goes_in_pocket(const hpi_run *run);
-/* ... unless it lies, with its output, in symmetric memory? */
+/* What may be copied to this rank's pocket: does it stay where it is, if that is, with its output,
+ * in symmetric memory? */
 bool hpi_stays_in_place(const hpi_run *run);
 /* Set run->algorithm, when all have said where their operands lie. Every rank chooses the same,
  * because it chooses from what all have said. Errors: UNSUPPORTED, of a forced one. */
 hp_status hpi_choose(hpi_run *run);
 /* Why it did, in words. */
 void hpi_choice_explain(const hpi_run *run, char *out_text, size_t size);
-/* Before that, of a broadcast: set run->algorithm to a row for which nobody meets, if one is to
- * run. Every rank whose call is the same chooses the same. */
-void hpi_choose_unmet(hpi_run *run);
+/* Before the meeting, from the call alone: what hpi_run says of is_small, may_be_in_pocket, unmet
+ * and carried. Every rank whose call is the same chooses the same. */
+void hpi_choose_ahead(hpi_run *run);
 /* Is the call as large as that? */
 bool hpi_is_from(const hpi_run *run, hpi_threshold threshold);
 /* The number of the forced row, from 1; 0: none. */

@@ -62,9 +62,10 @@ static int combine_of(hp_reduce op) {
 /* The divisor belongs to the last pass over a result, and to no other. */
 static hpi_pass pass_of(int n, int n_out, const hpi_reduction *r) {
     const int divisor = r && r->op == HP_AVG ? r->n : 1;
-    const bool is_exact = hpi_is_power_of_two((uint64_t)divisor);
-    return (hpi_pass){
-        .n = n, .n_out = n_out, .divisor = divisor, .reciprocal = is_exact ? 1.0 / divisor : 0};
+    hpi_pass pass = {.n = n, .n_out = n_out, .divisor = divisor, .reciprocal = 1};
+    if (divisor != 1)
+        pass.reciprocal = hpi_is_power_of_two((uint64_t)divisor) ? 1.0 / divisor : 0;
+    return pass;
 }
 
 /* Are n inputs added by one loop? */
@@ -145,7 +146,7 @@ const void *hpi_reduce_chunk(const hpi_reduction *r, const void *const *in, uint
 
 /* ---- any count, any outputs ---- */
 
-enum { PAGE = 4096, LINE = 64 };
+enum { PAGE = 4096, LINE = 64, FEW = PAGE / 8 }; /* elements of at most 8 bytes */
 
 /* The pages after the next: see copy.c. Writes past the caches need no line, but the page too. */
 static void look_ahead(const void *const *in, int n, uint64_t in_at, void *const *out, int n_out,
@@ -168,11 +169,15 @@ static uint64_t elements_to_line(void *const *out, int n_out, uint64_t size, uin
 
 static void reduce_in_registers(const hpi_reduction *r, const void *const *in, void *const *out,
                                 int n_out, uint64_t count, bool is_streaming) {
-    const uint64_t in_size = hp_dtype_size(r->dtype), out_size = hp_dtype_size(r->out_dtype);
-    const uint64_t step = PAGE / in_size;
     hpi_loop *loop =
         (r->out_dtype == r->dtype ? r->kernel->to_own : r->kernel->to_sum)[combine_of(r->op)];
     hpi_pass pass = pass_of(r->n, n_out, r);
+    if (count <= FEW && !is_streaming) { /* no page to look ahead to */
+        loop(&pass, in, out, 0, count);
+        return;
+    }
+    const uint64_t in_size = hp_dtype_size(r->dtype), out_size = hp_dtype_size(r->out_dtype);
+    const uint64_t step = PAGE / in_size;
     uint64_t at = 0;
     if (is_streaming) {
         at = elements_to_line(out, n_out, out_size, count);

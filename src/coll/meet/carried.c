@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * carried.c - sums of inputs that have come with the meeting, in words or in pockets.
+ * carried.c - inputs that have come with the meeting, in words or in pockets.
  *
- * Every rank has all of every input, so each sums what it returns, and nobody waits once more.
+ * Every rank has all of every input, so each takes or sums what it returns, and nobody waits once
+ * more.
  * What came in words lies in rows as wide as a vector, zero behind the end: it is summed whole, and
  * the result's elements are taken from that, which costs less than minding the end. The order of
  * additions is the tree over ranks, see kernels.c.
@@ -12,14 +13,13 @@
 /* Of a row of the narrowest elements, in the widest sum type that these have. */
 enum { RESULT_BYTES = 2 * HPI_ROW_BYTES };
 
-static void sum(const hpi_run *run, void *out, uint64_t count) {
-    const hpi_reduction r = hpi_reduction_of(run);
-    hpi_reduce_into(&r, (const void *const *)run->state->in, &out, 1, count, false);
+static void sum(const hpi_run *run, const void *const *in, void *out, uint64_t count) {
+    hpi_reduce_into(&run->reduction, in, &out, 1, count, false);
 }
 
 static void sum_rows(const hpi_run *run, unsigned char *result) {
     run->state->in[run->rank] = (const unsigned char *)run->state->small[run->rank];
-    sum(run, result, HPI_ROW_BYTES / run->in_size);
+    sum(run, (const void *const *)run->state->in, result, HPI_ROW_BYTES / run->in_size);
 }
 
 hp_status hpi_reduce_words(hpi_run *run) {
@@ -40,6 +40,41 @@ hp_status hpi_scatter_reduce_words(hpi_run *run) {
 }
 
 hp_status hpi_reduce_pockets(hpi_run *run) {
-    sum(run, run->c.out, run->c.count);
+    sum(run, (const void *const *)run->state->in, run->c.out, run->c.count);
+    return HP_OK;
+}
+
+hp_status hpi_scatter_reduce_pockets(hpi_run *run) {
+    const uint64_t part = run->c.count;
+    const void **in = run->state->chunk;
+    for (uint64_t b = 0; b < run->c.blocks; b++) {
+        const uint64_t begin = (b * (uint64_t)run->n + (uint64_t)run->rank) * part;
+        for (int i = 0; i < run->n; i++)
+            in[i] = run->state->in[i] + begin * run->in_size;
+        sum(run, in, (unsigned char *)run->c.out + b * part * run->out_size, part);
+    }
+    return HP_OK;
+}
+
+/* In place our own part is there already. */
+static void copy_unless_there(void *to, const void *from, uint64_t bytes) {
+    if (to != from)
+        memcpy(to, from, bytes);
+}
+
+hp_status hpi_gather_carried(hpi_run *run) {
+    const uint64_t part = run->c.count * run->in_size;
+    unsigned char *out = run->c.out;
+    for (uint64_t b = 0; b < run->c.blocks; b++)
+        for (int i = 0; i < run->n; i++, out += part)
+            copy_unless_there(out, run->state->in[i] + b * part, part);
+    return HP_OK;
+}
+
+hp_status hpi_exchange_carried(hpi_run *run) {
+    const uint64_t part = run->c.count * run->in_size, begin = (uint64_t)run->rank * part;
+    for (int i = 0; i < run->n; i++)
+        copy_unless_there((unsigned char *)run->c.out + (uint64_t)i * part,
+                          run->state->in[i] + begin, part);
     return HP_OK;
 }

@@ -98,15 +98,20 @@ static uint64_t mix(uint64_t hash, uint64_t word) {
     return hash ^ hash >> 32;
 }
 
+void hpi_words_prepare(hpi_run *run) {
+    run->types = types_word(run);
+    run->count_word = count_word(run);
+    run->mixed = mix(mix(run->types, run->count_word), run->c.blocks);
+}
+
 /* The words are kept: to read them back from the entry would take it from a peer that reads them.
  */
 void hpi_words_write(hpi_run *run, const uint64_t payload[HPI_SMALL_WORDS]) {
     hpi_coll_state *s = run->state;
     uint64_t *said = s->said;
-    said[HPI_WORD_TYPES] = types_word(run);
-    said[HPI_WORD_COUNT] = count_word(run);
-    s->history =
-        mix(mix(mix(s->history, said[HPI_WORD_TYPES]), said[HPI_WORD_COUNT]), run->c.blocks);
+    said[HPI_WORD_TYPES] = run->types;
+    said[HPI_WORD_COUNT] = run->count_word;
+    s->history = mix(s->history, run->mixed);
     said[HPI_WORD_BLOCKS] = hpi_pack_blocks(run->c.blocks, s->history);
     memcpy(said + HPI_WORD_PLACES, payload, HPI_SMALL_BYTES);
     hpi_said *entry = hpi_group_said(run->group, run->rank, run->seq);
@@ -284,12 +289,22 @@ static hp_status find_places(hpi_run *run) {
     return HP_OK;
 }
 
+/* What did not come with the meeting: by which algorithm it moves, and where from. */
+static hp_status find(hpi_run *run) {
+    HP_TRY(survey(run));
+    HP_TRY(hpi_choose(run));
+    const hpi_needs needs = run->algorithm->needs;
+    if (needs == HPI_NEEDS_READABLE)
+        return hpi_direct_find(run);
+    if (needs == HPI_NEEDS_INPUTS || needs == HPI_NEEDS_OUTPUTS || hpi_needs_wire(needs))
+        return find_places(run);
+    return HP_OK;
+}
+
 hp_status hpi_coll_enter(hpi_run *run) {
     hpi_coll_state *s = run->state;
     HP_TRY(hpi_ahead_wait(run));
     say(run);
-    if (run->is_small || run->is_in_pocket) /* while the others' words are on their way */
-        HP_TRY(hpi_choose(run));
     HP_TRY(hpi_wait_beside(run->group, HPI_LINE_SAID, run->seq, run->name));
     for (int k = 1; k < run->n; k++)
         HP_TRY(listen(run, (run->rank + k) % run->n));
@@ -297,15 +312,10 @@ hp_status hpi_coll_enter(hpi_run *run) {
     if (run->is_empty)
         return HP_OK;
     run->is_in_pocket = are_in_pockets(run);
-    if (!run->is_small && !run->is_in_pocket) {
-        HP_TRY(survey(run));
-        HP_TRY(hpi_choose(run));
-    }
-    if (run->algorithm->needs == HPI_NEEDS_READABLE)
-        HP_TRY(hpi_direct_find(run));
-    else if (run->algorithm->needs == HPI_NEEDS_INPUTS ||
-             run->algorithm->needs == HPI_NEEDS_OUTPUTS || hpi_needs_wire(run->algorithm->needs))
-        HP_TRY(find_places(run));
+    if (run->is_small || run->is_in_pocket)
+        run->algorithm = run->carried;
+    else
+        HP_TRY(find(run));
     s->in[run->rank] = run->c.in;
     s->out[run->rank] = run->c.out;
     return HP_OK;
