@@ -88,6 +88,7 @@ typedef struct hpi_coll_state {
     bool is_last_pushed;                        /* by it owners stored results into every output */
     bool can_hand_back;                         /* lines of peers; see handback.c */
     uint64_t n_slow, n_fast; /* its samples behind each other that were slow; that were fast */
+    uint64_t n_readings;     /* that may be sampled */
     uint64_t n_unjudged;     /* calls through cells because all were near: nothing was sampled */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
@@ -253,14 +254,16 @@ void hpi_cast_destroy(hp_group *group, hpi_cast *cast);
 bool hpi_can_hand_back(void);
 typedef struct hpi_reading {
     hpi_coll_state *state; /* NULL: nothing goes back */
-    uint64_t begin_ns;     /* 0: judged */
 } hpi_reading;
-/* Around the pieces that a call reads: begin; the most bytes of the next piece of each peer; a
- * piece was read, `bytes` of all peers; it is not needed any more. */
-hpi_reading hpi_reading_begin(const hpi_run *run);
-uint64_t hpi_reading_step(const hpi_reading *reading);
+/* Before this call reads anything. `own` and `peer` are what it will read of its own input and of a
+ * peer's, `bytes` of each; now and then these are timed. */
+hpi_reading hpi_reading_begin(const hpi_run *run, const void *own, const void *peer,
+                              uint64_t bytes);
+/* What was timed, of a reading that may hand back. */
+void hpi_reading_judge(const hpi_reading *reading, uint64_t own_ns, uint64_t peer_ns);
 bool hpi_is_from_afar(const hpi_reading *reading);
-void hpi_reading_judge(hpi_reading *reading, uint64_t bytes);
+/* The most bytes of the next piece of each peer; and one that is not needed any more. */
+uint64_t hpi_reading_step(const hpi_reading *reading);
 /* Have samples shown for sure that peers are near? A call of NEAR ran, which samples nothing. */
 bool hpi_found_near(const hpi_run *run);
 void hpi_near_ran(const hpi_run *run);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_handback.c - what came from afar: three slow samples behind each other say so, one from near
- * takes it back, and what is handed back keeps its content.
+ * takes it back, one that our own memory slows says nothing; what is handed back keeps its content.
  */
 #include "../../src/coll/inside.h"
 
@@ -12,7 +12,8 @@
 #include <cmocka.h>
 
 enum { SAMPLE = 16 << 10 };
-#define SLOW_NS UINT64_C(1000000)
+#define NEAR_NS UINT64_C(700)
+#define SLOW_NS UINT64_C(1300)
 
 static hpi_coll_state make_state(bool can_hand_back) {
     return (hpi_coll_state){
@@ -24,52 +25,65 @@ static hpi_run make_run(hpi_coll_state *state, uint64_t bytes) {
     return (hpi_run){.state = state, .what = HP_ALL_GATHER, .n = 2, .out_bytes = bytes};
 }
 
-/* A call whose first piece took a millisecond, for as many bytes: few are slow. */
-static hpi_reading read_first(hpi_coll_state *state, uint64_t bytes) {
-    const hpi_run run = make_run(state, 1 << 19);
-    hpi_reading reading = hpi_reading_begin(&run);
-    assert_int_equal(hpi_reading_step(&reading), SAMPLE);
-    assert_false(hpi_is_from_afar(&reading)); /* before it is judged */
-    reading.begin_ns -= SLOW_NS;
-    hpi_reading_judge(&reading, bytes);
-    return reading;
+static hpi_reading begin(hpi_coll_state *state, uint64_t bytes) {
+    const hpi_run run = make_run(state, bytes);
+    return hpi_reading_begin(&run, NULL, NULL, 0);
+}
+
+static bool is_afar_behind(hpi_coll_state *state, uint64_t own_ns, uint64_t peer_ns) {
+    const hpi_reading reading = begin(state, 1 << 19);
+    hpi_reading_judge(&reading, own_ns, peer_ns);
+    assert_int_equal(hpi_is_from_afar(&reading), hpi_reading_step(&reading) < UINT64_MAX);
+    return hpi_is_from_afar(&reading);
 }
 
 static void three_slow_samples_are_afar(void **state) {
     (void)state;
     hpi_coll_state s = make_state(true);
-    hpi_reading reading = read_first(&s, SAMPLE);
-    assert_int_equal(hpi_reading_step(&reading), UINT64_MAX);
-    (void)read_first(&s, SAMPLE);
-    reading = read_first(&s, SAMPLE);
-    assert_true(hpi_is_from_afar(&reading));
-    assert_true(hpi_reading_step(&reading) < UINT64_MAX);
-    reading = read_first(&s, SAMPLE);
-    assert_true(hpi_is_from_afar(&reading));
-    reading = read_first(&s, UINT64_C(1) << 50);
-    assert_false(hpi_is_from_afar(&reading));
-    reading = read_first(&s, SAMPLE);
-    assert_false(hpi_is_from_afar(&reading)); /* from the beginning */
+    assert_false(is_afar_behind(&s, NEAR_NS, SLOW_NS));
+    assert_false(is_afar_behind(&s, NEAR_NS, SLOW_NS));
+    assert_true(is_afar_behind(&s, NEAR_NS, SLOW_NS));
+    assert_true(is_afar_behind(&s, NEAR_NS, SLOW_NS));
+    assert_false(is_afar_behind(&s, NEAR_NS, NEAR_NS));
+    assert_false(is_afar_behind(&s, NEAR_NS, SLOW_NS)); /* from the beginning */
 }
 
-/* Too small, too large, a processor that gains nothing; a piece that is too short to tell. */
+/* Where our own input is as slow, a sample says nothing, neither this nor that. */
+static void memory_is_not_afar(void **state) {
+    (void)state;
+    hpi_coll_state s = make_state(true);
+    for (int k = 0; k < 5; k++)
+        assert_false(is_afar_behind(&s, SLOW_NS, SLOW_NS));
+    for (int k = 0; k < 3; k++)
+        (void)is_afar_behind(&s, NEAR_NS, SLOW_NS);
+    assert_true(is_afar_behind(&s, SLOW_NS, SLOW_NS));
+    assert_true(is_afar_behind(&s, SLOW_NS, NEAR_NS));
+}
+
+/* Too small, too large, a processor that gains nothing. */
 static void others_are_not_judged(void **state) {
     (void)state;
     hpi_coll_state able = make_state(true), unable = make_state(false);
-    const hpi_run runs[] = {make_run(&able, 1 << 9), make_run(&able, 1 << 20),
-                            make_run(&unable, 1 << 19)};
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        hpi_reading reading = hpi_reading_begin(&runs[i]);
-        assert_int_equal(hpi_reading_step(&reading), UINT64_MAX);
-        for (int k = 0; k < 5; k++)
-            hpi_reading_judge(&reading, SAMPLE);
-        assert_false(hpi_is_from_afar(&reading));
+    for (int k = 0; k < 3; k++)
+        (void)is_afar_behind(&able, NEAR_NS, SLOW_NS);
+    const hpi_reading readings[] = {begin(&able, 1 << 9), begin(&able, 1 << 20),
+                                    begin(&unable, 1 << 19)};
+    for (size_t i = 0; i < sizeof readings / sizeof *readings; i++) {
+        assert_false(hpi_is_from_afar(&readings[i]));
+        assert_int_equal(hpi_reading_step(&readings[i]), UINT64_MAX);
     }
-    const hpi_run run = make_run(&able, 1 << 19);
-    hpi_reading reading = hpi_reading_begin(&run);
-    reading.begin_ns -= SLOW_NS;
-    hpi_reading_judge(&reading, SAMPLE - 1);
-    assert_int_equal(hpi_reading_step(&reading), SAMPLE);
+}
+
+/* NULL would be read. */
+static void short_ones_are_not_timed(void **state) {
+    (void)state;
+    static unsigned char memory[2 * SAMPLE];
+    hpi_coll_state s = make_state(true);
+    const hpi_run run = make_run(&s, 1 << 19);
+    (void)hpi_reading_begin(&run, NULL, NULL, SAMPLE - 1);
+    assert_int_equal(s.n_readings, 0);
+    (void)hpi_reading_begin(&run, memory, memory + SAMPLE, SAMPLE);
+    assert_int_equal(s.n_readings, 1);
 }
 
 static void content_stays(void **state) {
@@ -80,9 +94,9 @@ static void content_stays(void **state) {
     hpi_coll_state s = make_state(true);
     unsigned char *memory = malloc(BYTES + MARGIN);
     assert_non_null(memory);
-    (void)read_first(&s, SAMPLE);
-    (void)read_first(&s, SAMPLE);
-    const hpi_reading last = read_first(&s, SAMPLE);
+    for (int k = 0; k < 3; k++)
+        (void)is_afar_behind(&s, NEAR_NS, SLOW_NS);
+    const hpi_reading last = begin(&s, 1 << 19);
     assert_true(hpi_is_from_afar(&last));
     for (int i = 0; i < BYTES + MARGIN; i++)
         memory[i] = (unsigned char)(i * 7);
@@ -101,7 +115,7 @@ static void fast_samples_are_near(void **state) {
     hpi_run run = make_run(&s, 1 << 19);
     for (int i = 0; i < FAST; i++) {
         assert_false(hpi_found_near(&run));
-        (void)read_first(&s, UINT64_C(1) << 50);
+        (void)is_afar_behind(&s, NEAR_NS, NEAR_NS);
     }
     assert_true(hpi_found_near(&run));
     for (int i = 0; i < CALLS; i++) {
@@ -109,20 +123,21 @@ static void fast_samples_are_near(void **state) {
         hpi_near_ran(&run);
     }
     assert_false(hpi_found_near(&run)); /* the next call samples */
-    (void)read_first(&s, UINT64_C(1) << 50);
+    (void)is_afar_behind(&s, NEAR_NS, NEAR_NS);
     assert_true(hpi_found_near(&run));
     run.what = HP_ALL_REDUCE;
     assert_true(hpi_found_near(&run));
     run.is_in_place = true;
     assert_false(hpi_found_near(&run));
     run.is_in_place = false;
-    (void)read_first(&s, SAMPLE);
+    (void)is_afar_behind(&s, NEAR_NS, SLOW_NS);
     assert_false(hpi_found_near(&run));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(three_slow_samples_are_afar), cmocka_unit_test(others_are_not_judged),
-        cmocka_unit_test(fast_samples_are_near), cmocka_unit_test(content_stays)};
+        cmocka_unit_test(three_slow_samples_are_afar), cmocka_unit_test(memory_is_not_afar),
+        cmocka_unit_test(others_are_not_judged),       cmocka_unit_test(short_ones_are_not_timed),
+        cmocka_unit_test(fast_samples_are_near),       cmocka_unit_test(content_stays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

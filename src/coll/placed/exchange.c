@@ -24,23 +24,27 @@ void hpi_exchange_own(const hpi_run *run) {
 }
 
 /* Nobody else reads it. */
-static void pull(const hpi_run *run, unsigned char *to, const unsigned char *from, uint64_t bytes) {
-    hpi_reading reading = hpi_reading_begin(run);
+static void pull(const hpi_reading *reading, unsigned char *to, const unsigned char *from,
+                 uint64_t bytes) {
     for (uint64_t at = 0, n; at < bytes; at += n) {
-        n = hpi_min(hpi_reading_step(&reading), bytes - at);
+        n = hpi_min(hpi_reading_step(reading), bytes - at);
         hpi_copy(to + at, from + at, n);
-        hpi_reading_judge(&reading, n);
-        hpi_hand_back(&reading, from + at, n);
+        hpi_hand_back(reading, from + at, n);
     }
 }
 
 hp_status hpi_exchange(hpi_run *run) {
-    const uint64_t begin = hpi_sent_to(run, run->rank).begin; /* of our part in every input */
+    const hpi_piece ours = hpi_sent_to(run, run->rank);
+    const uint64_t begin = ours.begin; /* of our part in every input */
+    const int first = (run->rank + run->n - 1) % run->n;
+    const hpi_reading reading = hpi_reading_begin(run, run->state->in[run->rank] + begin,
+                                                  run->state->in[first] + begin, ours.bytes);
     hpi_exchange_own(run);
     for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + run->n - k) % run->n;
         const hpi_piece to = hpi_got_of(run, peer);
-        pull(run, (unsigned char *)run->c.out + to.begin, run->state->in[peer] + begin, to.bytes);
+        pull(&reading, (unsigned char *)run->c.out + to.begin, run->state->in[peer] + begin,
+             to.bytes);
     }
     return HP_OK;
 }
@@ -57,6 +61,7 @@ static const uint64_t *table_of(const hpi_run *run, int rank) {
 
 /* Where a part begins, only its sender knows: one tick tells the others. */
 hp_status hpi_exchange_v(hpi_run *run) {
+    const hpi_reading reading = hpi_reading_begin(run, NULL, NULL, 0); /* as others have found */
     HP_TRY(hpi_stage_open(run));
     memcpy(table_begin(run), run->in_parts.begins, (size_t)run->n * sizeof(uint64_t));
     hpi_tick_post(run);
@@ -65,7 +70,7 @@ hp_status hpi_exchange_v(hpi_run *run) {
         const int peer = (run->rank + run->n - k) % run->n;
         const hpi_piece to = hpi_got_of(run, peer);
         HP_TRY(hpi_tick_wait(run, peer));
-        pull(run, (unsigned char *)run->c.out + to.begin,
+        pull(&reading, (unsigned char *)run->c.out + to.begin,
              run->state->in[peer] + table_of(run, peer)[run->rank] * run->in_size, to.bytes);
     }
     return HP_OK;

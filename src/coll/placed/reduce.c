@@ -85,30 +85,25 @@ static void hand_back(const hpi_run *run, const span *s, uint64_t at, uint64_t n
                           n * run->in_size);
 }
 
-/* The first piece tells where peers are: it is summed into our own output alone. */
-static uint64_t reduce_first(const hpi_run *run, const span *s, hpi_reading *reading) {
-    const uint64_t n = hpi_min(hpi_reading_step(reading) / run->in_size, s->count);
-    const span own = {s->in_offset, s->out_offset, n, s->out + (s->n_out > 1 ? run->rank : 0), 1,
-                      AT_ONCE};
-    reduce(run, &own, 0, n);
-    hpi_reading_judge(reading, n * run->in_size * (uint64_t)(run->n - 1));
-    hand_back(run, s, 0, n, reading);
-    copy_on(run, s, 0, n);
-    return n;
-}
-
 /* Inputs of which nobody else reads these pieces. Outputs of peers from afar are written past the
  * caches, for the reason in handback.c. */
-static void reduce_alone(const hpi_run *run, const span *s, hpi_reading *reading) {
-    uint64_t at = reading->begin_ns ? reduce_first(run, s, reading) : 0;
-    span rest = *s;
-    if (s->n_out > 1 && hpi_is_from_afar(reading))
-        rest.way = PAST;
-    for (uint64_t n; at < s->count; at += n) {
-        n = hpi_min(hpi_reading_step(reading) / run->in_size, s->count - at);
-        reduce(run, &rest, at, at + n);
-        hand_back(run, s, at, n, reading);
+static void reduce_alone(const hpi_run *run, const span *given, const hpi_reading *reading) {
+    span s = *given;
+    if (s.n_out > 1 && hpi_is_from_afar(reading))
+        s.way = PAST;
+    for (uint64_t at = 0, n; at < s.count; at += n) {
+        n = hpi_min(hpi_reading_step(reading) / run->in_size, s.count - at);
+        reduce(run, &s, at, at + n);
+        hand_back(run, &s, at, n, reading);
     }
+}
+
+/* Of elements [begin, begin + count) of every input. */
+static hpi_reading reading_of(const hpi_run *run, uint64_t begin, uint64_t count) {
+    const unsigned char *const *in = run->state->in;
+    const uint64_t offset = begin * run->in_size;
+    return hpi_reading_begin(run, in[run->rank] + offset, in[(run->rank + 1) % run->n] + offset,
+                             count * run->in_size);
 }
 
 /* What an input has just brought is not written past the caches. What stays in caches is copied on:
@@ -132,9 +127,9 @@ void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin
 hp_status hpi_scatter_reduce(hpi_run *run) {
     const uint64_t row = (uint64_t)run->n * run->c.count; /* one block of equal parts */
     unsigned char *out = run->c.out;
-    hpi_reading reading = hpi_reading_begin(run);
     uint64_t begin, count;
     hpi_part_elements(run, run->rank, &begin, &count);
+    const hpi_reading reading = reading_of(run, begin, count);
     for (uint64_t b = 0; b < run->c.blocks; b++) {
         const span s = {(b * row + begin) * run->in_size,
                         b * count * run->out_size,
@@ -148,9 +143,9 @@ hp_status hpi_scatter_reduce(hpi_run *run) {
 }
 
 hp_status hpi_reduce_push(hpi_run *run) {
-    hpi_reading reading = hpi_reading_begin(run);
     uint64_t begin, end;
     hpi_slice(run, run->c.count, run->rank, &begin, &end);
+    const hpi_reading reading = reading_of(run, begin, end - begin);
     const span s = {
         begin * run->in_size, begin * run->out_size, end - begin, run->state->out, run->n,
         way_of(run)};
