@@ -243,6 +243,28 @@ static void arguments_body(hp_world *world, void *argument) {
 }
 
 /* N13: bytes past 2^31 and 2^32, by the arithmetic alone. */
+/* What is kept of a call says nothing of one that differs in a single argument. */
+static void repeated_body(hp_world *world, void *argument) {
+    hp_group *g = hp_world_group(world);
+    const float n = (float)hp_group_size(g), rank = (float)hp_group_rank(g);
+    float in[40], out[40] = {0};
+    (void)argument;
+    for (int i = 0; i < 12; i++) {
+        const uint64_t count = i % 4 == 3 ? 40 : 5; /* in a pocket, or in words */
+        const bool is_max = i % 3 == 2;
+        for (uint64_t k = 0; k < count; k++)
+            in[k] = (float)i + rank;
+        out[count - 1] = -1;
+        RANK_OK(hp_all_reduce(g, in, out, count, HP_FP32, is_max ? HP_MAX : HP_SUM));
+        RANK_CHECK(out[count - 1] == (is_max ? (float)i + n - 1 : n * (float)i + n * (n - 1) / 2));
+        RANK_OK(hp_all_reduce(g, in, in, count, HP_FP32, is_max ? HP_MAX : HP_SUM));
+        RANK_CHECK(in[0] == out[0] && in[count - 1] == out[count - 1]);
+    }
+    RANK_FAILS(hp_all_reduce(g, in, in + 1, 5, HP_FP32, HP_SUM), HP_ERR_ARGUMENT);
+    RANK_FAILS(hp_all_reduce(g, in, out, rank == 1 ? 4 : 5, HP_FP32, HP_SUM), HP_ERR_MISMATCH);
+    RANK_CHECK(strstr(hp_last_error(), "the count differs"));
+}
+
 static void large_counts_body(hp_world *world, void *argument) {
     static const uint64_t counts[] = {(UINT64_C(1) << 31) - 1, (UINT64_C(1) << 31) + 1,
                                       (UINT64_C(1) << 32) + 1};
@@ -434,6 +456,7 @@ static void test_arguments(void **state) {
     ranks_run(3, RANKS_THREADS, arguments_body, NULL);
     ranks_run(3, RANKS_THREADS, full_arguments_body, NULL);
     ranks_run(2, RANKS_THREADS, unnamed_fields_body, NULL);
+    ranks_run(3, RANKS_THREADS, repeated_body, NULL);
 }
 static void N13_counts_past_2_to_31(void **state) {
     (void)state;
