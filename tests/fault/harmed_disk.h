@@ -44,8 +44,12 @@ int mkdir(const char *path, mode_t mode) {
     return disk_strikes() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
 }
 
+/* Memory that ranks share is on no disk: files of a tmpfs have seals too, but that one alone. */
 int fallocate(int fd, int mode, off_t offset, off_t n_bytes) {
-    return disk_strikes() ? -1 : (int)syscall(SYS_fallocate, fd, mode, offset, n_bytes);
+    const int seals = fcntl(fd, F_GET_SEALS);
+    const bool is_memory = seals >= 0 && seals != F_SEAL_SEAL;
+    return !is_memory && disk_strikes() ? -1
+                                        : (int)syscall(SYS_fallocate, fd, mode, offset, n_bytes);
 }
 
 int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags) {
