@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The writer of docs/performance.md on a few recorded rows: the strongest peer is found, what is below
-# its goal is marked, and plots are well formed. The real page keeps its markers. Nothing is measured.
+# its goal is marked, and plots are well formed. The real page keeps its markers, and its tables where
+# only some were measured. Nothing is measured.
 set -euo pipefail
 build=$1
 sample=tests/cli/bench_sample
@@ -85,3 +86,38 @@ echo "== the plan"
 tools/bench/run.py "$build" --list --no-page --part dtypes,wire --peers '' >"$out/said" 2>&1 ||
     fail "expected a list: $(cat "$out/said")"
 grep -qE '^\[4/4, [0-9]+ s\] wire-reduce_scatter$' "$out/said" || fail "expected 4 jobs: $(cat "$out/said")"
+
+echo "== a part alone leaves the page as it was"
+mkdir -p "$out/built/bin" "$out/built/tools"
+cat >"$out/built/bin/hprun" <<'END'
+#!/bin/sh
+case "$*" in
+*"--beside ?"*) echo 'hpperf: expected --beside to be one of openmpi, mpich, given "?"' >&2 && exit 2 ;;
+*put*) [ -z "$INTERRUPT" ] || kill -INT $PPID ;;
+esac
+echo '{"op": "put", "bytes": 8, "dtype": "fp32", "mode": "touched", "time_us": 2, "plain_us": 1, "over_plain": 2}'
+END
+echo 'echo "{}"' | tee "$out/built/bin/hpinfo" >"$out/built/tools/byte_limits"
+sed -i '1i#!/bin/sh' "$out/built/bin/hpinfo" "$out/built/tools/byte_limits"
+cp "$out/built/bin/hpinfo" "$out/built/bin/hpperf"
+sed -i 's/{}/{\\"machine\\": {\\"cores_allowed\\": 2}}/' "$out/built/bin/hpinfo"
+chmod +x "$out"/built/*/*
+run=(tools/bench/run.py "$out/built" --page "$out/page.md" --part one_sided)
+"${run[@]}" --quick >"$out/said" 2>&1 || fail "expected status 0: $(cat "$out/said")"
+cmp "$out/once.md" "$out/page.md" || fail "expected the page as it was"
+grep -q "no rows of all_reduce, .*: $out/page.md stays as it was" "$out/said" || fail "expected to be told that it stays"
+grep -q "^bench: wrote $out/built/bench/page.md$" "$out/said" || fail "expected to be told where the page is"
+grep -qF '| put | 8 B | 2.00 | 1.00 | **2.00** |' "$out/built/bench/page.md" || fail "expected what was measured"
+"${run[@]}" --missing >"$out/said" 2>&1 || fail "expected status 0: $(cat "$out/said")"
+grep -q 'a quick run |$' "$out/built/bench/page.md" || fail "expected rows of a quick run to be told as such"
+
+echo "== what ends a run"
+status=0
+INTERRUPT=1 env --default-signal=INT "${run[@]}" >"$out/said" 2>&1 || status=$?
+[ $status -eq 1 ] || fail "expected 1 of an interrupted run, given $status"
+[ "$(tail -1 "$out/said")" = "bench: interrupted; what was measured is kept, --missing goes on" ] ||
+    fail "expected a line, no traceback: $(cat "$out/said")"
+said=$( (ulimit -f 0 && ! "${run[@]}" 2>&1) | tail -2) || fail "expected no success where nothing can be written"
+[[ $said == *$'\n''bench: [Errno '* ]] || fail "expected a line, no traceback: $said"
+! tools/bench/run.py "$out/built" --no-page --part barrier --peers gl00 2>"$out/said" || fail "expected peers that there are"
+grep -qx 'bench: expected peers of openmpi, mpich, given gl00' "$out/said" || fail "expected the peers"

@@ -8,13 +8,15 @@
 #
 # Each job (jobs.py) leaves its rows in BUILD/bench/NAME.jsonl, whole or not at all, so a run may be
 # interrupted and go on with --missing. What was measured before stays until its part is measured
-# again. A peer that is not there, or cannot run, is said and left out. Needs nothing but Python.
+# again. While a part has no rows at all the page is written to BUILD/bench instead. A peer that is
+# not there, or cannot run, is said and left out. Needs nothing but Python.
 import argparse
 import datetime
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -83,7 +85,11 @@ class Bench:
 
     def peers_here(self):
         """Those that run, and why the others do not."""
-        wanted = [p for p in self.options.peers.split(",") if p] or self.known_peers()
+        known = self.known_peers()
+        wanted = [p for p in self.options.peers.split(",") if p] or known
+        for peer in wanted:
+            if peer not in known:
+                fail(f"expected peers of {', '.join(known)}, given {peer}")
         versions, refusals = {}, {}
         for peer in wanted:
             rows, error = self.hpperf(2, ["barrier", "--beside", peer, "--pairs", "1", "-n", "1"])
@@ -109,6 +115,24 @@ class Bench:
 
     def path(self, name):
         return os.path.join(self.folder, name + ".jsonl")
+
+    def parts_without_rows(self):
+        """Of the page; limits and kernels are no jobs, their absence takes no table away."""
+        names = [name for name in os.listdir(self.folder) if name.endswith(".jsonl")]
+        return [p for p in jobs.parts() if p not in ("limits", "kernels") and
+                not any(name.startswith(p + "-") for name in names)]
+
+    def write_page(self):
+        """Where rows of some parts are missing the page would lose their tables: it stays, and what
+        there is goes beside the rows."""
+        path, missing = self.options.page, self.parts_without_rows()
+        if missing:
+            path = os.path.join(self.folder, os.path.basename(path))
+            shutil.copyfile(self.options.page, path)
+            print(f"bench: no rows of {', '.join(missing)} yet: {self.options.page} stays as it was",
+                  flush=True)
+        page.write(self.folder, path)
+        print(f"bench: wrote {path}", flush=True)
 
     def keep(self, name, rows):
         with open(self.path(name) + ".tmp", "w", encoding="utf-8") as file:
@@ -179,12 +203,19 @@ def main():
     limits = old.get("limits", {})
     if not limits or not options.part or "limits" in options.part:
         limits = bench.byte_limits()
-    bench.keep("machine", [dict(machine, peers=versions, refusals=refusals, quick=options.quick,
+    # What stays of a quick run makes all of it one.
+    is_quick = options.quick or (bool(options.part or options.missing) and old.get("quick", False))
+    bench.keep("machine", [dict(machine, peers=versions, refusals=refusals, quick=is_quick,
                                 limits=limits,
                                 date=datetime.date.today().isoformat())])
     if not options.no_page:
-        page.write(bench.folder, options.page)
+        bench.write_page()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        fail("interrupted; what was measured is kept, --missing goes on")
+    except OSError as error:  # a full disk, a program that is not built
+        fail(error)
