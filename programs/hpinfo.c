@@ -146,5 +146,7 @@ int main(int argc, char **argv) {
         is_good = r.is_available && r.can_start;
     }
     const bool is_written = !fflush(stdout) && !ferror(stdout);
+    if (!is_written)
+        fprintf(stderr, "hpinfo: expected to write to standard output\n");
     return is_written && is_good ? 0 : EXIT_CANNOT;
 }

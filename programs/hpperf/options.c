@@ -70,7 +70,9 @@ static const struct argp_option rows[] = {
     {"check", KEY_CHECK, 0, 0, "check the results (default)", 0},
     {"no-check", KEY_NO_CHECK, 0, 0, "do not", 0},
     {"pin", KEY_PIN, "yes|no", 0,
-     "bind rank r to the r-th core that it may use (default: yes with a core for each)", 0},
+     "bind rank r to the r-th core that it may use (default: yes with a core for each; where ranks "
+     "share cores, to core r modulo their number)",
+     0},
     {0, 0, 0, 0, "In turns with another library, on as many ranks:", 0},
     {"beside", KEY_BESIDE, "PEER", 0, BESIDE_NAMES, 0},
     {"pairs", KEY_PAIRS, "N", 0, "turns of each, for each size (default 9)", 0},

@@ -92,4 +92,5 @@ for wrong in '-n 0' '-n x' 'word' '--nothing'; do
     "$hpinfo" $wrong >"$out/said" 2>&1 || status=$?
     [ $status -eq 64 ] || fail "$wrong: expected 64, given $status"
 done
-! "$hpinfo" >/dev/full 2>/dev/null || fail "expected a failure where nothing can be written"
+! "$hpinfo" >/dev/full 2>"$out/error" || fail "expected a failure where nothing can be written"
+grep -q "^hpinfo: expected to write to standard output$" "$out/error" || fail "expected to be told of it"

@@ -29,12 +29,22 @@ env "$option" "$build/bin/hprun" -n 2 "$build/bin/hpperf" all_reduce -b 1K -e 1K
     fail "expected ranks to start with $option"
 
 echo "== what is refused"
-for wrong in '--thresholds nonsense' '--pairs 0' '-e x' 'all_reduce' '--nonsense'; do
+for wrong in '--thresholds nonsense' '--thresholds direct,nonsense' '--thresholds=' '--pairs 0' '-e x' 'all_reduce' '--nonsense'; do
     status=0
     # shellcheck disable=SC2086 # two words
     "${run[@]}" $wrong >"$out/said" 2>&1 || status=$?
     [ $status -eq 2 ] || fail "expected 2 for $wrong, given $status"
     [ "$(grep -c '^hpperf: .*expected' "$out/said")" = 1 ] || fail "expected to be told once: $wrong"
+    ! grep -q '^#' "$out/said" || fail "expected no table: $wrong"
 done
+"${run[@]}" --thresholds direct,nonsense >"$out/said" 2>&1 || true
+grep -q 'to be of one_shot, .*, given "nonsense"$' "$out/said" || fail "expected the name, and those that there are"
+status=0
+"$build/bin/hpperf" tune >"$out/said" 2>&1 || status=$?
+{ [ $status -eq 2 ] && grep -q 'expected 2 ranks or more' "$out/said"; } || fail "expected one rank to be refused"
+"$build/bin/hpperf" tune --help >"$out/said" || fail "expected help for one rank"
+status=0
+"${run[@]}" --thresholds pull --pairs 1 -e 64K 2>"$out/said" >/dev/full || status=$?
+{ [ $status -eq 1 ] && grep -q 'expected to write the results' "$out/said"; } || fail "expected a full disk to be told"
 "${run[@]}" --help >"$out/said" || fail "expected help"
 [ "$(grep -c -e '--pairs' "$out/said")" = 1 ] || fail "expected help once"

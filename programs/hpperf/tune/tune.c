@@ -115,6 +115,35 @@ static void print_help(void) {
     argp_help(&parser, stdout, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK, name);
 }
 
+/* Every name of the list is one of a threshold. */
+static hp_status check_names(const char *list) {
+    char names[256] = "";
+    hp_coll_threshold t;
+    for (int i = 0; hp_coll_threshold_at(i, &t); i++) {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", t.name);
+    }
+    for (const char *at = list; at && *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ',')) {
+        const int length = (int)strcspn(at, ",");
+        bool is_known = false;
+        for (int i = 0; hp_coll_threshold_at(i, &t) && !is_known; i++)
+            is_known = (int)strlen(t.name) == length && strncmp(at, t.name, (size_t)length) == 0;
+        if (!is_known)
+            return fail(HP_ERR_ARGUMENT, "expected --thresholds to be of %s, given \"%.*s\"", names,
+                        length, at);
+    }
+    return list && !*list
+               ? fail(HP_ERR_ARGUMENT, "expected --thresholds to be of %s, given none", names)
+               : HP_OK;
+}
+
+/* One rank runs one algorithm: there would be nothing to measure. */
+static hp_status check_ranks(int n_ranks) {
+    return n_ranks > 1 ? HP_OK
+                       : fail(HP_ERR_ARGUMENT, "expected 2 ranks or more, like hprun -n 2 hpperf "
+                                               "tune, given 1");
+}
+
 /* ---- a world with a setting ---- */
 
 /* is_above: the threshold lies below every size, so calls are above it. */
@@ -314,6 +343,10 @@ static hp_status look_in(hp_world *world, campaign *c, hp_status parsed, binder 
     c->rank = hp_world_rank(world);
     c->n_ranks = hp_world_size(world);
     TRY(agree(world, parsed));
+    if (c->c->wants_help)
+        return HP_OK;
+    TRY(agree(world, check_names(c->c->only)));
+    TRY(agree(world, check_ranks(c->n_ranks)));
     TRY(agree(world, hp_machine_read(NULL, &machine)));
     double cores = machine.n_cores_allowed;
     TRY(hp_all_reduce(hp_world_group(world), &cores, &cores, 1, HP_FP64, HP_MIN));
@@ -347,9 +380,6 @@ static hp_status tune(campaign *c) {
         snprintf(option + used, sizeof option - used, "%s%s=%s", used ? "," : "", c->threshold.name,
                  value);
     }
-    if (c->rank == 0 && !*option)
-        return fail(HP_ERR_ARGUMENT, "expected thresholds of hpinfo --algorithms, given %s",
-                    c->c->only);
     if (c->rank == 0)
         printf(OPTION "=%s\n", option);
     return HP_OK;
@@ -365,9 +395,9 @@ int tune_main(int argc, char **argv, binder *bind) {
         print_help();
     else if (status >= 0 && !line.wants_help)
         status = tune(&c);
+    if (status >= 0 && (fflush(stdout) || ferror(stdout)))
+        status = fail(HP_ERR_SYSTEM, "expected to write the results to standard output");
     if (status < 0)
         failure_print(stderr, status, c.rank);
-    if (status >= 0 && (fflush(stdout) || ferror(stdout)))
-        status = HP_ERR_SYSTEM;
     return status == HP_ERR_ARGUMENT ? 2 : status < 0 ? 1 : 0;
 }
