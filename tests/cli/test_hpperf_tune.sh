@@ -39,6 +39,8 @@ for wrong in '--thresholds nonsense' '--thresholds direct,nonsense' '--threshold
 done
 "${run[@]}" --thresholds direct,nonsense >"$out/said" 2>&1 || true
 grep -q 'to be of one_shot, .*, given "nonsense"$' "$out/said" || fail "expected the name, and those that there are"
+"${run[@]}" --pairs 1 --nonsense >"$out/said" 2>&1 || true
+grep -q 'given "--nonsense"$' "$out/said" || fail "expected the word that is no option"
 status=0
 "$build/bin/hpperf" tune >"$out/said" 2>&1 || status=$?
 { [ $status -eq 2 ] && grep -q 'expected 2 ranks or more' "$out/said"; } || fail "expected one rank to be refused"

@@ -8,6 +8,7 @@
  * over all collectives and sizes is printed, the table's own where it is as good as any.
  */
 #include "tune.h"
+#include "../../odd_word.h"
 #include "../../perf/median.h"
 #include "../bench.h"
 #include "../fail.h"
@@ -39,6 +40,8 @@ typedef struct command {
     uint64_t most_bytes;
     bool wants_help;
     hp_status status; /* of the first value that makes no sense */
+    const char *odd;  /* the word that is no option */
+    int n_read;
 } command;
 
 /* One collective at one size, with the threshold beyond it and below it. */
@@ -77,6 +80,9 @@ static const char about[] =
 
 static error_t parse_key(int key, char *text, struct argp_state *state) {
     command *c = state->input;
+    if (key == ARGP_KEY_ERROR)
+        c->odd = odd_word(state, c->n_read);
+    c->n_read = state->next;
     if (key == 't')
         c->only = text;
     else if (key == 'p')
@@ -105,7 +111,9 @@ static hp_status parse(int argc, char **argv, command *out) {
     *out = (command){.n_pairs = 5, .most_bytes = UINT64_C(64) << 20};
     const error_t error = argp_parse(&parser, argc, argv, ARGP_SILENT | ARGP_NO_HELP, NULL, out);
     if (error && out->status >= 0)
-        return fail(HP_ERR_ARGUMENT, "expected an option of hpperf tune --help");
+        return fail(HP_ERR_ARGUMENT,
+                    "expected an option of hpperf tune --help, with its value, given \"%s\"",
+                    out->odd ? out->odd : "");
     return out->status;
 }
 
