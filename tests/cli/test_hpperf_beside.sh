@@ -80,6 +80,11 @@ status=0
 [ $status -eq 1 ] || fail "expected exit status 1, given $status"
 grep -qF 'for --beside mpich5, there is none; tools/setup.sh peers installs it' "$out/error" ||
     fail "expected to be told what installs it"
+cp "$out/alone/hpperf" "$out" # beside it lies a program that no launcher here gets to start
+printf '#!/bin/sh\nexit 1\n' >"$out/hpperf-mpi.mpich"
+chmod +x "$out/hpperf-mpi.mpich"
+built=$hpperf
+hpperf=$out/hpperf
 launcher mpirun.mpich <<<$'#!/bin/sh\nexit 3'
 began=$(date +%s%N)
 PATH=$out/bin:$PATH fails 1 'the peer mpich until its ranks have connected, it has ended: exit status 3' \
@@ -88,6 +93,7 @@ launcher mpirun.mpich <<<$'#!/bin/sh\nexec sleep 60'
 PATH=$out/bin:$PATH fails 1 'the peer mpich until its ranks have connected within 200 ms' \
     step "${few[@]}" --beside mpich --peer-timeout-ms 200
 [ $((($(date +%s%N) - began) / 1000000)) -lt 10000 ] || fail "expected both within seconds"
+hpperf=$built
 
 n_peers=0
 for mpi in openmpi mpich; do
