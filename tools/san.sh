@@ -16,9 +16,9 @@ build=$1
 not_under_address='^$'
 not_under_thread='^(fault|cli)\.|^model\.(bytes_mlp|qwen3_(attention|config|kernels|layers))$'
 if [ "${2:-}" = short ]; then
-    not_under_address='^cli\.(examples|hpreport_page|hpperf_overlap|hptrain_(output|data|modes|qwen3|restarts))$'
-    not_under_address+='|^model\.qwen3_(layers|bits)$|^field\.schedule$|^unit\.(fsdp_bits|fsdp_modes|mapped)$'
-    not_under_thread+='|^unit\.(fsdp_(bits|modes|accumulate|units)|mapped|weights|matmul|steady)$|^field\.(fsdp|schedule)$|^model\.qwen3_bits$'
+    not_under_address='^cli\.(examples|hpreport_page|hpperf|hpperf_overlap|hprun|hptrain_(output|data|modes|qwen3|restarts))$'
+    not_under_address+='|^model\.qwen3_(layers|bits)$|^field\.schedule$|^unit\.(fsdp_bits|fsdp_modes|mapped|trace)$|^fault\.kill_start$'
+    not_under_thread+='|^unit\.(fsdp_(bits|modes|accumulate|units|reset|verify)|mapped|weights|matmul|steady)$|^unit\.(kernel_versions|hpperf_values|verify_orders|virtual_orders)$|^field\.(fsdp|schedule)$|^model\.qwen3_bits$'
 fi
 
 if [ "${2:-}" = compile ]; then
