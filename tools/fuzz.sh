@@ -38,7 +38,9 @@ if [ ! -f "$stamp" ] || [ -n "$(find src include models -newer "$stamp" -name '*
     export cc objects all_flags="${flags[*]} -fsanitize=fuzzer-no-link"
     # shellcheck disable=SC2016 # the inner shell expands it
     printf '%s\n' src/*/*.c src/*/*/*.c models/*/*.c | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c \
-        '$cc ${all_flags/fuzzer,/} -c "$1" -o "$objects/${1//\//_}.o"' - {}
+        'case $1 in */avx2.c) wide="-mavx2 -mf16c" ;;
+         */avx512.c) wide="-mavx512f -mavx512bw -mavx512dq -mavx512vl" ;; *) wide= ;; esac
+         $cc ${all_flags/fuzzer,/} $wide -c "$1" -o "$objects/${1//\//_}.o"' - {}
     ar rcs "$build/library.a" "$objects"/*.o
     mv "$stamp.begun" "$stamp"
 fi

@@ -185,7 +185,9 @@ __attribute__((noinline)) static hp_status end_with_reason(hpi_probe *probe, con
     hpi_choice_explain(run, why, sizeof why);
     snprintf(note, sizeof note, "%s (%s)", run->algorithm->name, why);
     probe->note = note;
-    return hpi_probe_end(probe, status);
+    const hp_status ended = hpi_probe_end(probe, status);
+    probe->note = NULL;
+    return ended;
 }
 
 /* ---- the same call once more ---- */

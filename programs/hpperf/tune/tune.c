@@ -100,9 +100,12 @@ static error_t parse_key(int key, char *text, struct argp_state *state) {
 
 static bool is_named(const char *list, const char *name) {
     const size_t length = strlen(name);
-    for (const char *at = list; at && *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
-        if (strcspn(at, ",") == length && strncmp(at, name, length) == 0)
+    for (const char *at = list; at && *at;) {
+        const size_t word = strcspn(at, ",");
+        if (word == length && strncmp(at, name, length) == 0)
             return true;
+        at += word + (at[word] == ',');
+    }
     return !list;
 }
 
@@ -395,7 +398,7 @@ static hp_status tune(campaign *c) {
 
 int tune_main(int argc, char **argv, binder *bind) {
     static campaign c;
-    command line;
+    static command line;
     const hp_status parsed = parse(argc, argv, &line);
     c.c = &line;
     hp_status status = look(&c, parsed, bind);

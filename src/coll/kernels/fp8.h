@@ -92,8 +92,10 @@ INLINE u32s encode_e4m3(fp32s v) {
 }
 /* 65536 would follow 57344; its code is infinity's. */
 INLINE u32s encode_e5m2(fp32s v) {
-    const u32s number = small_of_fp32((u32s)v & 0x7fffffffU, 2, 15, 65536);
-    return ((u32s)v >> 24 & 0x80U) | pick((u32s)(v != v), (u32s){0} + 0x7eU, number);
+    const u32s magnitude = (u32s)v & 0x7fffffffU;
+    const u32s number = small_of_fp32(magnitude, 2, 15, 65536);
+    return ((u32s)v >> 24 & 0x80U) |
+           pick((u32s)((s32s)magnitude > (int32_t)HPI_FP32_INFINITY), (u32s){0} + 0x7eU, number);
 }
 
 /* ---- loops; the last vector may not be whole ---- */
@@ -151,7 +153,9 @@ INLINE uint32_t largest_up_to(const unsigned char *in, uint64_t count, bool is_a
         if (!is_whole)
             memcpy(rest, in + 4 * at, 4 * (count - at));
         const s32s magnitude = (s32s)load(is_whole ? in + 4 * at : rest) & 0x7fffffff;
-        const s32s counts = is_any ? ~(s32s){0} : (s32s)(magnitude < (int32_t)HPI_FP32_INFINITY);
+        s32s counts = (s32s)(magnitude < (int32_t)HPI_FP32_INFINITY);
+        if (is_any)
+            counts = (s32s){0} - 1;
         lanes = greater(lanes, magnitude & counts);
     }
     memcpy(each, &lanes, sizeof each);

@@ -139,7 +139,8 @@ INLINE u32s round_to_bf16(vec v) {
     return (u32s)_mm512_mask_or_epi32((__m512i)rounded, nan, (__m512i)bits,
                                       _mm512_set1_epi32(0x400000));
 #else
-    return pick((u32s)((fp32s)v != (fp32s)v), bits | 0x400000U, rounded);
+    return pick((u32s)((s32s)(bits & 0x7fffffffU) > (int32_t)HPI_FP32_INFINITY), bits | 0x400000U,
+                rounded);
 #endif
 }
 

@@ -110,7 +110,7 @@ hpi_reading hpi_reading_begin(const hpi_run *run, const void *own, const void *p
     return reading;
 }
 
-/* What is read and written in place moves to and fro without being shared. */
+/* What is read and written in place moves back and forth without being shared. */
 bool hpi_found_near(const hpi_run *run) {
     return run->state->n_fast == FAST_FOR_SURE && !(run->what == HP_ALL_REDUCE && run->is_in_place);
 }
