@@ -112,7 +112,7 @@ static bool is_named(const char *list, const char *name) {
 static hp_status parse(int argc, char **argv, command *out) {
     static const struct argp parser = {rows, parse_key, NULL, about, NULL, NULL, NULL};
     *out = (command){.n_pairs = 5, .most_bytes = UINT64_C(64) << 20};
-    const error_t error = argp_parse(&parser, argc, argv, ARGP_SILENT | ARGP_NO_HELP, NULL, out);
+    const error_t error = argp_parse(&parser, argc, argv, ARGP_SILENT, NULL, out);
     if (error && out->status >= 0)
         return fail(HP_ERR_ARGUMENT,
                     "expected an option of hpperf tune --help, with its value, given \"%s\"",
