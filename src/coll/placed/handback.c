@@ -110,9 +110,12 @@ hpi_reading hpi_reading_begin(const hpi_run *run, const void *own, const void *p
     return reading;
 }
 
-/* What is read and written in place moves back and forth without being shared. */
+/* What is read and written in place moves back and forth without being shared. And the calls of a
+ * training step, which are tagged, go through more memory than caches hold: no peer has their lines
+ * any more, and the second copy is for nothing. */
 bool hpi_found_near(const hpi_run *run) {
-    return run->state->n_fast == FAST_FOR_SURE && !(run->what == HP_ALL_REDUCE && run->is_in_place);
+    return run->state->n_fast == FAST_FOR_SURE && !run->c.tag &&
+           !(run->what == HP_ALL_REDUCE && run->is_in_place);
 }
 
 void hpi_near_ran(const hpi_run *run) {
