@@ -137,9 +137,11 @@ def goal_of(goals, key, n):
 
 
 def reason_of(limits, key, n, of):
+    """The first rule that fits: of every op where it names none, in place and not."""
     for rule in limits:
-        if (applies(rule, key, n) and rule.get("memory", "symm") == key.memory and
-                rule.get("of", of) == of and rule.get("from", 0) <= n <= rule.get("to", math.inf)):
+        if ("part" not in rule and key.op in rule.get("ops", [key.op]) and key.ranks in rule["ranks"] and
+                rule.get("memory", "symm") == key.memory and rule.get("of", of) == of and
+                rule.get("from", 0) <= n <= rule.get("to", math.inf)):
             return rule["reason"]
     return None
 
@@ -218,7 +220,10 @@ class Writer:
             if strongest and goal is not None and strongest["ratio"] < goal:
                 self.n_below += 1
                 reason = reason_of(self.limits, row.key, row.bytes, "ratio")
-                self.n_unexplained += reason is None
+                is_reached = strongest["ratio"] < 1 - self.goals["noise"]
+                self.n_unexplained += is_reached or reason is None
+                if is_reached:
+                    reason = "a peer is faster, so the machine allows it: not explained yet."
                 reasons.setdefault(("the goal", reason), []).append(row.bytes)
             if share and row.bytes >= least["from_bytes"] and share < least["least"]:
                 reason = reason_of(self.limits, row.key, row.bytes, "share")
