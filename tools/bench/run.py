@@ -38,7 +38,7 @@ def parse():
     parser = argparse.ArgumentParser(description="Measure, and write docs/performance.md.")
     parser.add_argument("build", help="the build folder")
     parser.add_argument("--part", default="", help="these alone: " + ", ".join(jobs.parts()))
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and pairs: 4 minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and pairs: 3 minutes")
     parser.add_argument("--missing", action="store_true", help="only what has no rows yet")
     parser.add_argument("--peers", default="", help="these alone (default: all that run here)")
     parser.add_argument("--before", default="", help="a command put before each hprun")
