@@ -89,8 +89,10 @@ static void short_ones_are_not_timed(void **state) {
 static void content_stays(void **state) {
     (void)state;
     enum { BYTES = 4096, MARGIN = 64 };
-    if (!hpi_can_hand_back())
-        skip(); /* not AMD, or no clflushopt */
+    if (!hpi_can_hand_back()) {
+        print_message("skipped: lines go back on AMD alone, with clflushopt\n");
+        skip();
+    }
     hpi_coll_state s = make_state(true);
     unsigned char *memory = malloc(BYTES + MARGIN);
     assert_non_null(memory);
