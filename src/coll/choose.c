@@ -49,13 +49,14 @@ static bool goes_in_words(const hpi_run *run) {
            (!hpi_only_of(run) || strcmp(run->state->only, "words") == 0);
 }
 
-static bool goes_in_pocket(const hpi_run *run) {
+static bool may_be_carried(const hpi_run *run) {
     const bool has_row = run->what == HP_ALL_GATHER || run->what == HP_REDUCE_SCATTER ||
                          run->what == HP_ALL_REDUCE || run->what == HP_ALL_TO_ALL;
-    return has_row && !run->is_small && run->in_bytes > 0 && run->in_bytes <= HPI_POCKET_BYTES &&
+    return has_row && !run->is_small && run->in_bytes > 0 &&
+           run->in_bytes <= hpi_max(HPI_POCKET_BYTES, hpi_ring_most(run->state)) &&
            run->wire == HP_WIRE_FULL &&
            (hpi_only_of(run) ? strcmp(run->state->only, "one_shot") == 0
-                             : !hpi_is_from(run, HPI_FROM_ONE_SHOT));
+                             : !hpi_is_from(run, HPI_FROM_CARRIED));
 }
 
 bool hpi_stays_in_place(const hpi_run *run) {
@@ -69,13 +70,11 @@ static bool needs_met(const hpi_run *run, hpi_needs needs) {
     switch (needs) {
     case HPI_NEEDS_WORDS:
         return run->is_small;
-    case HPI_NEEDS_POCKET:
-        return run->is_in_pocket;
+    case HPI_NEEDS_CARRIED:
+        return run->is_carried;
     case HPI_NEEDS_INPUTS:
     case HPI_NEEDS_WIRE_INPUTS:
         return run->inputs_placed;
-    case HPI_NEEDS_NEAR:
-        return run->inputs_placed && (run->are_near || hpi_only_of(run));
     case HPI_NEEDS_OUTPUTS:
     case HPI_NEEDS_WIRE_OUTPUTS:
         return run->inputs_placed && run->outputs_placed;
@@ -106,11 +105,11 @@ static const hpi_algorithm *unmet_row(const hpi_run *run) {
 
 void hpi_choose_ahead(hpi_run *run) {
     run->is_small = goes_in_words(run);
-    run->may_be_in_pocket = goes_in_pocket(run);
+    run->may_be_carried = may_be_carried(run);
     run->unmet = unmet_row(run);
-    run->is_in_pocket = run->may_be_in_pocket;
-    run->carried = run->is_small || run->is_in_pocket ? first_row(run) : NULL;
-    run->is_in_pocket = false;
+    run->is_carried = run->may_be_carried;
+    run->carried = run->is_small || run->is_carried ? first_row(run) : NULL;
+    run->is_carried = false;
 }
 
 hp_status hpi_choose(hpi_run *run) {
@@ -118,8 +117,6 @@ hp_status hpi_choose(hpi_run *run) {
     if (!run->algorithm)
         return HPI_FAIL(HP_ERR_UNSUPPORTED, "%s: expected operands that algorithm \"%s\" can take",
                         run->name, run->state->only);
-    if (run->algorithm->needs == HPI_NEEDS_NEAR)
-        hpi_near_ran(run);
     return HP_OK;
 }
 
@@ -155,8 +152,9 @@ static void add_passed_over(hpi_sentence *t, const hpi_run *run) {
         hpi_sentence_add(t, "; not %s", a->name);
         if (needs_met(run, a->needs))
             add_range(t, run, ", which runs ", a);
-        else if (a->needs == HPI_NEEDS_POCKET && is_in_range(run, a) && hpi_stays_in_place(run))
-            add_threshold(t, run, ", in place ", "from ", HPI_FROM_IN_PLACE);
+        else if (a->needs == HPI_NEEDS_CARRIED && is_in_range(run, a))
+            add_threshold(t, run, hpi_stays_in_place(run) ? ", in place " : ", unless near ",
+                          "from ", hpi_stays_in_place(run) ? HPI_FROM_IN_PLACE : HPI_FROM_ONE_SHOT);
     }
 }
 
@@ -221,11 +219,14 @@ static hp_status run_of(const hp_coll_case *c, hpi_coll_state *state, uint64_t *
     if (hpi_is_v(run->what))
         HP_TRY(lay_parts(run, c->count, counts));
     run->is_small = goes_in_words(run);
-    const bool stays = hpi_stays_in_place(run) && c->in_is_symmetric && c->out_is_symmetric;
-    run->is_in_pocket = goes_in_pocket(run) && !stays;
-    const bool is_carried = run->is_small || run->is_in_pocket;
-    /* as enter.c finds them */
+    /* as offer.c and enter.c find them, where no peer was found near */
     const bool is_exchanged_in_place = c->what == HP_ALL_TO_ALL && c->is_in_place;
+    const bool is_placed = c->in_is_symmetric && !is_exchanged_in_place &&
+                           (c->what != HP_ALL_REDUCE || c->out_is_symmetric);
+    run->is_carried =
+        may_be_carried(run) &&
+        (!is_placed || (!hpi_stays_in_place(run) && !hpi_is_from(run, HPI_FROM_ONE_SHOT)));
+    const bool is_carried = run->is_small || run->is_carried;
     run->inputs_placed = !is_carried && c->in_is_symmetric && !is_exchanged_in_place;
     run->outputs_placed = !is_carried && c->what == HP_ALL_REDUCE && c->out_is_symmetric;
     run->is_readable = !is_carried && run->wire == HP_WIRE_FULL && !is_exchanged_in_place;
@@ -266,6 +267,7 @@ hp_status hp_coll_choice_get(const hp_coll_case *c, hp_coll_choice *out_choice) 
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a place for the choice, given NULL");
     HP_TRY(hpi_options_load(&options));
     HP_TRY(hpi_thresholds_fill(options.thresholds, c->is_crowded, state.thresholds));
+    hpi_ring_size(&state, c->n_ranks, !c->is_crowded && !options.heap_size);
     HP_TRY(run_of(c, &state, counts, &run));
     if (c->what == HP_SEND || c->what == HP_RECV)
         *out_choice = no_choice("mailbox", "messages go through it");

@@ -28,7 +28,7 @@ static void state_destroy(void *memory) {
     hpi_coll_state *s = memory;
     if (!s)
         return;
-    hpi_stage_close(s);
+    hpi_ring_close(s);
     hpi_direct_close(s);
     hpi_free(s->strips);
     hpi_free(s->pids);
@@ -41,6 +41,7 @@ static void state_destroy(void *memory) {
     hpi_free(s->entered);
     hpi_free(s->chunk);
     hpi_free(s->cells);
+    hpi_free(s->heaps);
     hpi_free(s->out);
     hpi_free(s->in);
     hpi_free(s);
@@ -49,6 +50,13 @@ static void state_destroy(void *memory) {
 static void find_first_rows(hpi_coll_state *s) {
     for (int i = hpi_n_algorithms; i-- > 0;)
         s->first_row[hpi_algorithms[i].what] = (uint8_t)i;
+}
+
+static void find_heaps(hpi_coll_state *s) {
+    uint64_t bytes;
+    for (int i = 0; i < hp_group_size(s->group); i++)
+        s->heaps[i] =
+            hpi_world_segment(hp_group_world(s->group), hp_group_world_rank(s->group, i), &bytes);
 }
 
 static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
@@ -63,6 +71,7 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
     s->pids = hpi_alloc(n, sizeof *s->pids);
     s->out = hpi_alloc(n, sizeof *s->out);
     s->cells = hpi_alloc(n, sizeof *s->cells);
+    s->heaps = hpi_alloc(n, sizeof *s->heaps);
     s->chunk = hpi_alloc(n, sizeof *s->chunk);
     s->entered = hpi_alloc(n, sizeof *s->entered);
     s->small = hpi_alloc_aligned(HPI_ROW_BYTES, n * sizeof *s->small);
@@ -70,12 +79,15 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
     s->kept = hpi_alloc(HPI_LAST_COLLECTIVE + 1, sizeof *s->kept);
     s->packed[0] = hpi_alloc(n, sizeof **s->packed);
     s->packed[1] = hpi_alloc(n, sizeof **s->packed);
-    if (!s->pids || !s->in || !s->out || !s->cells || !s->chunk || !s->entered || !s->small ||
-        !s->scratch || !s->kept || !s->packed[0] || !s->packed[1] || hpi_cast_create(&s->cast)) {
+    if (!s->pids || !s->in || !s->out || !s->cells || !s->heaps || !s->chunk || !s->entered ||
+        !s->small || !s->scratch || !s->kept || !s->packed[0] || !s->packed[1] ||
+        hpi_cast_create(&s->cast)) {
         state_destroy(s);
         return HP_ERR_MEMORY;
     }
     const hp_world *world = hp_group_world(group);
+    find_heaps(s);
+    hpi_ring_size(s, (int)n, hpi_world_can_spin(world) && !hpi_world_options(world)->heap_size);
     hp_status status = hpi_thresholds_fill(hpi_world_options(world)->thresholds,
                                            !hpi_world_can_spin(world), s->thresholds);
     if (!status)
@@ -122,10 +134,20 @@ static hp_status run_alone(hpi_run *run) {
     return HP_OK;
 }
 
-/* Peers read our operands, or our cells: the caller may not touch them until they have finished. */
+/* Peers read our operands: the caller may not touch them until they have finished. */
 static bool is_read_by_peers(const hpi_run *run) {
-    return run->algorithm && !run->is_small && !run->is_in_pocket &&
-           run->algorithm->needs != HPI_NEEDS_NOBODY;
+    if (!run->algorithm)
+        return false;
+    switch (run->algorithm->needs) {
+    case HPI_NEEDS_INPUTS:
+    case HPI_NEEDS_OUTPUTS:
+    case HPI_NEEDS_READABLE:
+    case HPI_NEEDS_WIRE_INPUTS:
+    case HPI_NEEDS_WIRE_OUTPUTS:
+        return true;
+    default:
+        return hpi_wire_pushes(run);
+    }
 }
 
 /* Peers read the sums that we return. */

@@ -73,6 +73,15 @@ typedef struct hpi_entered {
     hpi_place in, out;
 } hpi_entered;
 
+/* See ring.c. */
+typedef struct hpi_outbox hpi_outbox;
+typedef struct hpi_ring {
+    hpi_outbox *box;     /* NULL: not taken yet */
+    unsigned char *base; /* of this rank's, as seen here */
+    uint64_t bytes;
+    uint64_t end; /* of the last piece */
+} hpi_ring;
+
 /* Can each rank of a group read the others' ordinary memory? */
 typedef enum hpi_reach { HPI_REACH_UNKNOWN, HPI_REACH_NONE, HPI_REACH_ALL } hpi_reach;
 
@@ -89,7 +98,7 @@ typedef struct hpi_coll_state {
     bool can_hand_back;                         /* lines of peers; see handback.c */
     uint64_t n_slow, n_fast; /* its samples behind each other that were slow; that were fast */
     uint64_t n_readings;     /* that may be sampled */
-    uint64_t n_unjudged;     /* calls through cells because all were near: nothing was sampled */
+    uint64_t n_unjudged;     /* calls that were carried because peers are near, without a sample */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
     unsigned char **out;      /* by rank: where its output is written from here */
@@ -97,15 +106,14 @@ typedef struct hpi_coll_state {
     hpi_entered *entered;
     uint64_t said[HPI_ENTER_WORDS];   /* by this rank */
     uint64_t (*small)[HPI_ROW_WORDS]; /* contributions that came in words, zero behind them */
-    uint64_t n_pocketed;              /* collectives so far whose inputs lay in pockets */
+    uint64_t n_pocketed;              /* collectives so far whose inputs might lie in pockets */
     unsigned char *scratch;           /* of the kernels */
     uint64_t *packed[2];              /* where packed parts begin, of in and out */
-    /* The staging area, made by the first collective that needs it: n_cells of each rank. */
-    hp_symm staging;
-    unsigned char **cells; /* [size], rank's first cell as seen here */
-    uint64_t cell_bytes, n_cells;
-    uint64_t staged_seq; /* the last collective that used them */
-    uint64_t tick;       /* steps over the CHUNK line so far, equal on all ranks */
+    unsigned char **heaps;            /* [size]: where the shared memory of each begins here */
+    hpi_ring ring;
+    unsigned char **cells; /* [size]: a piece of each rank's ring, of the present tick */
+    uint64_t cell_bytes;   /* the longest that is filled in one tick */
+    uint64_t tick;         /* steps over the CHUNK line so far, equal on all ranks */
     /* Reading across processes, see direct/. */
     hpi_reach reach;
     int64_t *pids;          /* [size] */
@@ -113,7 +121,7 @@ typedef struct hpi_coll_state {
     unsigned char *strips;  /* the same, encoded: see rounded.c */
     /* Of broadcasts for which nobody meets, see meet/ahead.c and cast/. */
     uint64_t history;           /* a hash of all calls so far */
-    _Atomic uint64_t last_read; /* the last collective in which peers touched operands or cells */
+    _Atomic uint64_t last_read; /* the last collective in which peers touched operands */
     uint64_t floor;             /* every member has left the collectives up to this one */
     hpi_cast *cast;
 } hpi_coll_state;
@@ -146,16 +154,15 @@ struct hpi_run {
     const hpi_algorithm *unmet;   /* for which nobody meets; NULL: ranks meet */
     const hpi_algorithm *carried; /* where the input comes with the meeting; NULL: it does not */
     bool is_small;                /* the input travels in the words */
-    bool may_be_in_pocket;        /* ... or may lie in this rank's pocket, by the call alone */
-    bool is_in_pocket;            /* ... and does; after the meeting: on every rank */
+    bool may_be_carried;          /* ... or may be copied for all to read, by the call alone */
+    bool is_carried;              /* ... and was; after the meeting: on every rank */
     bool inputs_placed, outputs_placed;
-    bool are_near;    /* by what all have found of each other: see handback.c */
     bool is_readable; /* all that is read of peers, wherever it lies: see direct/ */
     uint64_t longest; /* of an all_to_all_v: elements of the longest part of any rank */
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
 };
 /* From here on a run holds what the meeting finds: zeros before it. */
-#define HPI_RUN_MET offsetof(hpi_run, is_in_pocket)
+#define HPI_RUN_MET offsetof(hpi_run, is_carried)
 
 /* The last call of a kind, but of a v form, as it was given and as it stood before the meeting: the
  * next one is mostly the same, and need not be checked and prepared again. */
@@ -198,22 +205,22 @@ void hpi_words_prepare(hpi_run *run);
 
 hp_status hpi_reduce_words(hpi_run *run);
 hp_status hpi_scatter_reduce_words(hpi_run *run);
-hp_status hpi_reduce_pockets(hpi_run *run);
-hp_status hpi_scatter_reduce_pockets(hpi_run *run);
+hp_status hpi_reduce_carried(hpi_run *run);
+hp_status hpi_scatter_reduce_carried(hpi_run *run);
 hp_status hpi_gather_carried(hpi_run *run);
 hp_status hpi_exchange_carried(hpi_run *run);
 
 /* ---- choose.c ---- */
 
-/* What may be copied to this rank's pocket: does it stay where it is, if that is, with its output,
- * in symmetric memory? */
+/* What may be carried: does it stay where it is, if that is, with its output, in symmetric memory?
+ */
 bool hpi_stays_in_place(const hpi_run *run);
 /* Set run->algorithm, when all have said where their operands lie. Every rank chooses the same,
  * because it chooses from what all have said. Errors: UNSUPPORTED, of a forced one. */
 hp_status hpi_choose(hpi_run *run);
 /* Why it did, in words. */
 void hpi_choice_explain(const hpi_run *run, char *out_text, size_t size);
-/* Before the meeting, from the call alone: what hpi_run says of is_small, may_be_in_pocket, unmet
+/* Before the meeting, from the call alone: what hpi_run says of is_small, may_be_carried, unmet
  * and carried. Every rank whose call is the same chooses the same. */
 void hpi_choose_ahead(hpi_run *run);
 /* Is the call as large as that? */
@@ -264,7 +271,8 @@ void hpi_reading_judge(const hpi_reading *reading, uint64_t own_ns, uint64_t pee
 bool hpi_is_from_afar(const hpi_reading *reading);
 /* The most bytes of the next piece of each peer; and one that is not needed any more. */
 uint64_t hpi_reading_step(const hpi_reading *reading);
-/* Have samples shown for sure that peers are near? A call of NEAR ran, which samples nothing. */
+/* Have samples shown for sure that peers are near, and this input is better carried than read where
+ * it lies? A call that was carried for that samples nothing. */
 bool hpi_found_near(const hpi_run *run);
 void hpi_near_ran(const hpi_run *run);
 void hpi_hand_back(const hpi_reading *reading, const void *piece, uint64_t bytes);
@@ -316,6 +324,18 @@ typedef struct hpi_piece {
 hpi_piece hpi_sent_to(const hpi_run *run, int j);
 hpi_piece hpi_got_of(const hpi_run *run, int i);
 
+/* ---- ring.c ---- */
+
+/* How large cells and ring of a group are: fills cell_bytes and ring.bytes. is_roomy: each rank has
+ * a core, and the heap is not limited. */
+void hpi_ring_size(hpi_coll_state *s, int n_ranks, bool is_roomy);
+uint64_t hpi_ring_most(const hpi_coll_state *s); /* bytes of the longest piece */
+/* Before the first piece. Local. Errors: MEMORY, LIMIT. */
+hp_status hpi_ring_open(hpi_run *run);
+void hpi_ring_close(hpi_coll_state *s);
+/* The next piece, to be filled. */
+unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes);
+
 /* ---- staged/: through cells, for ordinary memory ---- */
 
 hp_status hpi_gather_staged(hpi_run *run);
@@ -324,11 +344,10 @@ hp_status hpi_exchange_staged(hpi_run *run);
 hp_status hpi_scatter_reduce_staged(hpi_run *run);
 hp_status hpi_reduce_staged(hpi_run *run);
 uint64_t hpi_reduce_staged_step(const hpi_run *run); /* elements of its chunks */
-void hpi_stage_close(hpi_coll_state *state);
-/* The cells, for who moves through them; what a tick is, and why it is safe, stands in stage.c. */
-hp_status hpi_stage_open(hpi_run *run);
+/* For who moves through cells; what a tick is, and why it is safe, stands in stage.c. */
 unsigned char *hpi_cell_of(const hpi_run *run, int rank); /* of the present tick */
-unsigned char *hpi_tick_begin(hpi_run *run);              /* returns the own cell, to fill */
+/* Returns the own cell, to fill: `bytes` of it, up to cell_bytes. */
+unsigned char *hpi_tick_begin(hpi_run *run, uint64_t bytes);
 void hpi_tick_post(hpi_run *run);
 hp_status hpi_tick_wait(hpi_run *run, int peer);
 hp_status hpi_tick_wait_all(hpi_run *run);

@@ -112,7 +112,6 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_GATHER, pull, out - keep, out - keep)                                                    \
     X(ALL_GATHER, direct, out - keep, out - keep)                                                  \
     X(ALL_GATHER, one_shot, in + out - keep, in + out - keep)                                      \
-    X(ALL_GATHER, cells, in + out - keep, in + out - keep)                                         \
     X(ALL_GATHER, staged, in + out - keep, in + out - keep)                                        \
     X(ALL_GATHER_V, pull, out - keep, out - keep)                                                  \
     X(ALL_GATHER_V, direct, out - keep, out - keep)                                                \
@@ -122,7 +121,6 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(REDUCE_SCATTER, one_shot, in + n * out, in + out)                                            \
     X(REDUCE_SCATTER, rounded, n *out, out)                                                        \
     X(REDUCE_SCATTER, wire, in + n * out_coded, in_coded + out)                                    \
-    X(REDUCE_SCATTER, cells, in + (n - 1) * out, in)                                               \
     X(REDUCE_SCATTER, staged, in + (n - 1) * out, in)                                              \
     X(REDUCE_SCATTER_V, pull, n *out, out)                                                         \
     X(REDUCE_SCATTER_V, direct, (2 * n - 1) * out, n * out)                                        \
@@ -133,7 +131,6 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_REDUCE, push, n *slice, n *slice)                                                        \
     X(ALL_REDUCE, rounded, n *slice, n *sums)                                                      \
     X(ALL_REDUCE, direct, (2 * n - 1) * slice + out - sums, (n - 1) * slice + out)                 \
-    X(ALL_REDUCE, cells, in + (n - 1) * slice + out - sums, in - slice + out + sums)               \
     X(ALL_REDUCE, staged, in + (n - 1) * slice + out - sums, in - slice + out + sums)              \
     X(BROADCAST, pull, out - keep, out - keep)                                                     \
     X(BROADCAST, direct, out - keep, out - keep)                                                   \
@@ -142,7 +139,6 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_TO_ALL, pull, out, out)                                                                  \
     X(ALL_TO_ALL, direct, out, out)                                                                \
     X(ALL_TO_ALL, one_shot, in + out - keep, in + out - keep)                                      \
-    X(ALL_TO_ALL, cells, in + out - own - keep, in + out - own - keep)                             \
     X(ALL_TO_ALL, staged, in + out - own - keep, in + out - own - keep)                            \
     X(ALL_TO_ALL_V, pull, out, out)                                                                \
     X(ALL_TO_ALL_V, staged, in + out - own, in + out - own)

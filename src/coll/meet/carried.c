@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * carried.c - inputs that have come with the meeting, in words or in pockets.
+ * carried.c - inputs that have come with the meeting, in words or copied for all to read.
  *
  * Every rank has all of every input, so each takes or sums what it returns, and nobody waits once
  * more.
@@ -39,12 +39,12 @@ hp_status hpi_scatter_reduce_words(hpi_run *run) {
     return HP_OK;
 }
 
-hp_status hpi_reduce_pockets(hpi_run *run) {
+hp_status hpi_reduce_carried(hpi_run *run) {
     sum(run, (const void *const *)run->state->in, run->c.out, run->c.count);
     return HP_OK;
 }
 
-hp_status hpi_scatter_reduce_pockets(hpi_run *run) {
+hp_status hpi_scatter_reduce_carried(hpi_run *run) {
     const uint64_t part = run->c.count;
     const void **in = run->state->chunk;
     for (uint64_t b = 0; b < run->c.blocks; b++) {

@@ -8,12 +8,7 @@
  * meeting, and ahead.c bounds how many can follow each other so. The words hold a hash of all calls
  * up to k, so that a difference in one of those is found at the next meeting.
  *
- * The words say where the operands lie; an input of up to 32 bytes comes itself in their place, and
- * one of up to 16 KiB lies in the rank's pocket before it says anything. Two pockets alternate
- * over the collectives that use them: a rank fills the one of two ago after its collective of one
- * ago, a meeting, has found all peers there, and so out of that of two ago. An all-reduce in place
- * does better where it lies, if every rank's lies in symmetric memory; where only some do, those in
- * pockets go through cells with the others.
+ * The words say where the operands lie, or are the input: offer.c.
  * From the same words every rank chooses the same algorithm, so nothing more has to be agreed.
  */
 #include "../direct/direct.h"
@@ -42,55 +37,15 @@ static uint64_t word_load(const _Atomic uint64_t *word) {
 
 /* ---- saying ---- */
 
-/* Where an operand lies, for the whole group; key 0 and its address when not every member can see
- * it. The pointers of those who will name the same place are kept in `peers`. */
-static hpi_place place_of(const hpi_run *run, const void *pointer, uint64_t bytes, void *peers) {
-    if (bytes && hpi_symm_peers(run->group, pointer, bytes, peers))
-        return hpi_symm_place(hp_group_world(run->group), pointer, bytes);
-    return (hpi_place){0, (uintptr_t)pointer};
-}
-
-/* An input without an element is as good as placed: nobody reads it. */
-static const hpi_place nothing = {0, 1};
-
-static bool same_place(hpi_place a, hpi_place b) {
-    return a.key == b.key && a.offset == b.offset;
-}
-
-static hpi_place place_of_input(const hpi_run *run) {
-    if (run->in_bytes == 0)
-        return nothing;
-    if (run->what == HP_ALL_TO_ALL && run->is_in_place) /* it is written before all have read it */
-        return (hpi_place){0, 0};
-    return place_of(run, run->c.in, run->in_bytes, run->state->in);
-}
-
-static uint64_t hash(const hpi_run *run, const uint64_t *numbers) {
+uint64_t hpi_words_hash(const hpi_run *run, const uint64_t *numbers) {
     return hpi_checksum(numbers, (uint64_t)run->n * sizeof *numbers);
-}
-
-/* The last two words: a place of an all-reduce, else numbers. A reduce-scatter reads its part where
- * this rank's offsets say, so it reads in place only where all have laid them out in one way. */
-static hpi_place said_last(const hpi_run *run) {
-    switch (run->what) {
-    case HP_ALL_REDUCE: /* the one collective whose outputs peers write */
-        return place_of(run, run->c.out, run->out_bytes, run->state->out);
-    case HP_ALL_GATHER_V:
-        return (hpi_place){run->c.count, 0};
-    case HP_REDUCE_SCATTER_V:
-        return (hpi_place){run->c.count, hash(run, run->in_parts.begins)};
-    case HP_ALL_TO_ALL_V:
-        return (hpi_place){hpi_exchange_balance(run), hpi_part_longest(run)};
-    default:
-        return (hpi_place){0, 0};
-    }
 }
 
 /* The counts of a v form stand for its count; those of all_to_all_v differ, see its balance. */
 static uint64_t count_word(const hpi_run *run) {
     if (run->what == HP_ALL_GATHER_V)
-        return hash(run, run->c.out_counts);
-    return run->what == HP_REDUCE_SCATTER_V ? hash(run, run->c.in_counts) : run->c.count;
+        return hpi_words_hash(run, run->c.out_counts);
+    return run->what == HP_REDUCE_SCATTER_V ? hpi_words_hash(run, run->c.in_counts) : run->c.count;
 }
 
 static uint64_t mix(uint64_t hash, uint64_t word) {
@@ -119,53 +74,9 @@ void hpi_words_write(hpi_run *run, const uint64_t payload[HPI_SMALL_WORDS]) {
         word_store(&entry->words[i], said[i]);
 }
 
-/* What a rank says that is in its pocket: it names no place, which peers could not read anyhow. */
-static const hpi_entered in_pocket = {{0, 0}, {0, 0}};
-
-static unsigned char *pocket_of(const hpi_run *run, int rank) {
-    return hpi_group_pocket(run->group, rank, run->state->n_pocketed);
-}
-
-/* Decided from this rank's memory alone; whoever is in its pocket names no place. */
-static void choose_pocket(hpi_run *run) {
-    hpi_entered *mine = &run->state->entered[run->rank];
-    run->state->n_pocketed++;
-    if (hpi_stays_in_place(run))
-        *mine = (hpi_entered){place_of_input(run), said_last(run)};
-    else
-        *mine = in_pocket;
-    run->is_in_pocket = !mine->in.key || !mine->out.key;
-    if (run->is_in_pocket) {
-        *mine = in_pocket;
-        memcpy(pocket_of(run, run->rank), run->c.in, run->in_bytes);
-    }
-}
-
-/* Beside the place of an input in symmetric memory: this rank has found the others near. */
-#define IS_NEAR (UINT64_C(1) << 63)
-
-/* A call that needs no more memory must not fail for it. The option is the same on every rank. */
-static bool has_room_for_cells(const hpi_run *run) {
-    return hpi_world_options(hp_group_world(run->group))->heap_size == 0;
-}
-
 static void say(hpi_run *run) {
-    uint64_t payload[HPI_SMALL_WORDS] = {0};
-    if (run->may_be_in_pocket)
-        choose_pocket(run);
-    if (run->is_small) {
-        memcpy(payload, run->c.in, run->in_bytes);
-        memcpy(run->state->small[run->rank], payload, HPI_SMALL_BYTES);
-    } else if (!run->is_in_pocket) {
-        hpi_entered *mine = &run->state->entered[run->rank];
-        if (!run->may_be_in_pocket)
-            *mine = (hpi_entered){place_of_input(run), said_last(run)};
-        payload[0] = mine->in.key;
-        run->are_near = mine->in.key && hpi_found_near(run) && has_room_for_cells(run);
-        payload[1] = mine->in.offset | (run->are_near ? IS_NEAR : 0);
-        payload[2] = mine->out.key;
-        payload[3] = mine->out.offset;
-    }
+    uint64_t payload[HPI_SMALL_WORDS];
+    hpi_offer(run, payload);
     hpi_words_write(run, payload);
     hpi_said_post(run->group, run->seq);
 }
@@ -192,15 +103,24 @@ static hp_status listen(hpi_run *run, int peer) {
         memcpy(s->small[peer], last, HPI_SMALL_BYTES);
         s->in[peer] = (const unsigned char *)s->small[peer];
     } else {
-        if (run->is_in_pocket)
-            s->in[peer] = pocket_of(run, peer);
-        if (!last[0] || !(last[1] & IS_NEAR))
-            run->are_near = false;
-        else
-            last[1] &= ~IS_NEAR;
         s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
+        if (last[0] == HPI_CARRIED)
+            s->in[peer] = s->heaps[peer] + last[1];
+        else
+            run->is_carried = false;
     }
     return HP_OK;
+}
+
+/* What only some ranks carry lies nowhere for peers. */
+static void forget_carried(hpi_run *run) {
+    for (int i = 0; i < run->n; i++)
+        if (run->state->entered[i].in.key == HPI_CARRIED)
+            run->state->entered[i] = (hpi_entered){{0, 0}, {0, 0}};
+}
+
+static bool same_place(hpi_place a, hpi_place b) {
+    return a.key == b.key && a.offset == b.offset;
 }
 
 /* Who is in symmetric memory: of a broadcast the root alone matters. */
@@ -210,7 +130,7 @@ static void survey_places(hpi_run *run) {
     run->outputs_placed = run->what == HP_ALL_REDUCE;
     for (int i = 0; i < run->n; i++) {
         const hpi_entered *e = &run->state->entered[i];
-        const bool is_seen = e->in.key || same_place(e->in, nothing);
+        const bool is_seen = e->in.key || same_place(e->in, hpi_nowhere);
         if (!is_seen && (run->what != HP_BROADCAST || i == run->c.root))
             run->inputs_placed = false;
         if (run->what == HP_REDUCE_SCATTER_V && e->out.offset != mine->out.offset)
@@ -251,14 +171,6 @@ static hp_status survey_reach(hpi_run *run) {
     return HP_OK;
 }
 
-/* Are all in their pockets? Where only some are, nobody counts as being. */
-static bool are_in_pockets(const hpi_run *run) {
-    for (int i = 0; i < run->n && run->is_in_pocket; i++)
-        if (run->state->entered[i].in.key)
-            return false;
-    return run->is_in_pocket;
-}
-
 /* What all ranks find in what all have said. */
 static hp_status survey(hpi_run *run) {
     survey_places(run);
@@ -291,6 +203,7 @@ static hp_status find_places(hpi_run *run) {
 
 /* What did not come with the meeting: by which algorithm it moves, and where from. */
 static hp_status find(hpi_run *run) {
+    forget_carried(run);
     HP_TRY(survey(run));
     HP_TRY(hpi_choose(run));
     const hpi_needs needs = run->algorithm->needs;
@@ -311,8 +224,7 @@ hp_status hpi_coll_enter(hpi_run *run) {
     hpi_ahead_met(run);
     if (run->is_empty)
         return HP_OK;
-    run->is_in_pocket = are_in_pockets(run);
-    if (run->is_small || run->is_in_pocket)
+    if (run->is_small || run->is_carried)
         run->algorithm = run->carried;
     else
         HP_TRY(find(run));

@@ -65,6 +65,21 @@ void hpi_words_write(hpi_run *run, const uint64_t payload[HPI_SMALL_WORDS]);
 /* Wait for a peer's words and compare; out_payload: what stands behind the call. */
 hp_status hpi_words_hear(hpi_run *run, int peer, uint64_t out_payload[HPI_SMALL_WORDS]);
 
+/* Of one number for each rank. */
+uint64_t hpi_words_hash(const hpi_run *run, const uint64_t *numbers);
+
+/* ---- offer.c ---- */
+
+/* The key of an input that was copied for all to read; its offset counts from the begin of its
+ * rank's heap, and may be before that. No allocation has it. */
+#define HPI_CARRIED UINT64_MAX
+/* An input without an element is as good as placed: nobody reads it. */
+static const hpi_place hpi_nowhere = {0, 1};
+
+/* What this rank says of its operands, with the input itself where that travels with the meeting;
+ * fills its state->entered, and run->is_carried. */
+void hpi_offer(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]);
+
 /* ---- ahead.c ---- */
 
 /* Of the last so many numbers a rank's entry is whole, whatever its peers do meanwhile. */

@@ -72,7 +72,6 @@ typedef struct hpi_way {
 } hpi_way;
 
 /* Memory of this rank that its readers may need after it has left the group. */
-typedef struct hpi_outbox hpi_outbox;
 /* Take `bytes`, zeroed, in the own segment; leave gives them back when the last member has left. */
 hp_status hpi_outbox_take(hp_group *group, uint64_t bytes, hpi_outbox **out_outbox);
 uint64_t hpi_outbox_offset(const hpi_outbox *outbox);

@@ -53,7 +53,7 @@ hp_status hpi_exchange(hpi_run *run) {
 
 /* The cells carry tables of n words here, and have 1024 bytes for each rank: see stage.c. */
 static uint64_t *table_begin(hpi_run *run) {
-    return (uint64_t *)(void *)hpi_tick_begin(run);
+    return (uint64_t *)(void *)hpi_tick_begin(run, (uint64_t)run->n * sizeof(uint64_t));
 }
 static const uint64_t *table_of(const hpi_run *run, int rank) {
     return (const uint64_t *)(const void *)hpi_cell_of(run, rank);
@@ -62,7 +62,7 @@ static const uint64_t *table_of(const hpi_run *run, int rank) {
 /* Where a part begins, only its sender knows: one tick tells the others. */
 hp_status hpi_exchange_v(hpi_run *run) {
     const hpi_reading reading = hpi_reading_begin(run, NULL, NULL, 0); /* as others have found */
-    HP_TRY(hpi_stage_open(run));
+    HP_TRY(hpi_ring_open(run));
     memcpy(table_begin(run), run->in_parts.begins, (size_t)run->n * sizeof(uint64_t));
     hpi_tick_post(run);
     hpi_exchange_own(run);
@@ -92,7 +92,7 @@ uint64_t hpi_exchange_balance(const hpi_run *run) {
 
 hp_status hpi_exchange_blame(hpi_run *run) {
     const size_t n = (size_t)run->n;
-    HP_TRY(hpi_stage_open(run));
+    HP_TRY(hpi_ring_open(run));
     uint64_t *mine = table_begin(run); /* what is sent to each, what is expected of each */
     memcpy(mine, run->c.in_counts, n * sizeof *mine);
     memcpy(mine + n, run->c.out_counts, n * sizeof *mine);

@@ -13,11 +13,10 @@
  * timed as well; and the largest calls do without. From near a flush takes as long as it saves, or
  * longer.
  *
- * From near, medium sizes pass through cells instead, as operands in ordinary memory do: the ring
- * of cells is larger than a second-level cache, so neither its lines nor the operands' are shared
- * when they are written again, and two copies take half as long as one. From afar they take three
- * times as long. So ranks say whether they have found the others near, and go through cells if all
- * have.
+ * From near, medium sizes are carried instead, as operands in ordinary memory are: the ring that
+ * carries them is larger than a second-level cache, so neither its lines nor the operands' are
+ * shared when they are written again, and two copies take half as long as one. From afar they take
+ * longer. See meet/offer.c.
  *
  * A flush changes no content and is not agreed on: each rank does what it finds. Measured
  * on 2 cores of an EPYC 9004; on Intel a shared line is written as fast as any other.

@@ -29,13 +29,14 @@ static void fill_cell(const hpi_run *run, unsigned char *cell, uint64_t at, uint
 }
 
 hp_status hpi_exchange_staged(hpi_run *run) {
-    HP_TRY(hpi_stage_open(run));
+    HP_TRY(hpi_ring_open(run));
     const uint64_t longest =
         (run->what == HP_ALL_TO_ALL_V ? run->longest : run->c.count) * run->in_size;
-    const uint64_t room = run->state->cell_bytes / (uint64_t)run->n / 64 * 64;
+    const uint64_t n = (uint64_t)run->n;
+    const uint64_t room = hpi_min(run->state->cell_bytes / n / 64 * 64, hpi_align_up(longest, 64));
     hpi_exchange_own(run);
     for (uint64_t at = 0; at < longest; at += room) {
-        fill_cell(run, hpi_tick_begin(run), at, room);
+        fill_cell(run, hpi_tick_begin(run, room * n), at, room);
         hpi_tick_post(run);
         for (int k = 1; k < run->n; k++) {
             const int peer = (run->rank + run->n - k) % run->n;

@@ -2,71 +2,33 @@
  *
  * stage.c - ordinary memory, which peers cannot see, goes through cells that they can.
  *
- * Each rank has a ring of cells of a fixed size, two or more, so any count passes in chunks. A
- * *tick* is: fill the own cell of that tick, post the tick on the CHUNK line, wait for every
- * peer's, read from the peers' cells. Filling the cell of tick t + 1, which is that of t - 1 at the
- * latest, is safe without another wait: every peer has posted t, and it posts t only after it has
- * read for t - 1. So every tick waits for every peer, also where only one of them has data.
- *
- * The cells are made by the first collective of a group that takes this path. All members take it
- * together, from the same words, so the collective allocation in it waits for nobody whom the
- * collective itself does not wait for (the deadlock of hidden set-up calls cannot happen).
+ * A cell is a piece of a rank's ring (ring.c), so any count passes in chunks. A *tick* is: fill the
+ * own cell of that tick, say on the CHUNK line where it lies and post the tick, wait for every
+ * peer's, read from the peers' cells. Filling the cell of tick t + 1 is safe without another wait:
+ * every peer has posted t, and it posts t only after it has read for t - 1; and where t lies, t + 1
+ * does not. So every tick waits for every peer, also where only one of them has data. Two words say
+ * where cells lie, by turns: a peer that is one tick ahead has not touched this one's.
  */
 #include "../inside.h"
 
-/* A tick costs a switch to every rank where they share cores, so that cells grow with the ranks. */
-enum { RANK_BYTES = 64 * 1024, MOST_BYTES = 512 * 1024, LEAST_PART_BYTES = 1024 };
-/* All of a rank's cells are as large as a second-level cache or two, where it has a core: the lines
- * that it fills next have left its readers' caches by then, and need not be taken back from there.
- * Where ranks share cores, they share caches; and where the heap is limited, it is the caller's. */
-enum { LEAST_CELLS = 2, ROOMY_BYTES = 2 << 20 };
-
-static uint64_t n_cells_for(const hpi_run *run, uint64_t bytes) {
-    const hp_world *world = hp_group_world(run->group);
-    const bool is_roomy = hpi_world_can_spin(world) && hpi_world_options(world)->heap_size == 0;
-    uint64_t n = LEAST_CELLS;
-    while (is_roomy && 2 * n * bytes <= ROOMY_BYTES)
-        n *= 2;
-    return n;
-}
-
-hp_status hpi_stage_open(hpi_run *run) {
-    hpi_coll_state *s = run->state;
-    s->staged_seq = run->seq;
-    if (s->cell_bytes)
-        return HP_OK;
-    const uint64_t n = (uint64_t)run->n;
-    const uint64_t bytes = hpi_max(hpi_min(n * RANK_BYTES, MOST_BYTES), n * LEAST_PART_BYTES);
-    s->n_cells = n_cells_for(run, bytes);
-    HP_TRY(hpi_symm_alloc_inside(run->group, s->n_cells * bytes, 64, &s->staging));
-    for (int i = 0; i < run->n; i++) {
-        void *cell = NULL;
-        HP_TRY(hp_symm_pointer(s->staging, i, run->group, &cell));
-        s->cells[i] = cell;
-    }
-    s->cell_bytes = bytes;
-    return HP_OK;
-}
-
-/* Local, like the end of a group. Where a peer may still be reading our cells, because the group
- * has failed, they stay taken until the world ends. */
-void hpi_stage_close(hpi_coll_state *state) {
-    bool is_read = state->cell_bytes > 0;
-    for (int i = 0; is_read && i < hp_group_size(state->group); i++)
-        if (i != hp_group_rank(state->group))
-            is_read = hpi_line_reached(state->group, i, HPI_LINE_READ, state->staged_seq);
-    if (is_read)
-        hpi_symm_drop(state->staging);
-}
-
 unsigned char *hpi_cell_of(const hpi_run *run, int rank) {
     const hpi_coll_state *s = run->state;
-    return s->cells[rank] + s->tick % s->n_cells * s->cell_bytes;
+    return s->cells[rank];
 }
 
-unsigned char *hpi_tick_begin(hpi_run *run) {
-    run->state->tick++;
-    return hpi_cell_of(run, run->rank);
+/* The word of a tick, on the line of `rank`. */
+static _Atomic uint64_t *place_word(const hpi_run *run, int rank) {
+    return &hpi_group_line(run->group, rank, HPI_LINE_CHUNK)->words[run->state->tick & 1];
+}
+
+unsigned char *hpi_tick_begin(hpi_run *run, uint64_t bytes) {
+    hpi_coll_state *s = run->state;
+    s->tick++;
+    s->cells[run->rank] = hpi_ring_take(run, bytes);
+    atomic_store_explicit(place_word(run, run->rank),
+                          (uint64_t)(s->cells[run->rank] - s->heaps[run->rank]),
+                          memory_order_relaxed); /* published with the tick */
+    return s->cells[run->rank];
 }
 
 void hpi_tick_post(hpi_run *run) {
@@ -74,9 +36,13 @@ void hpi_tick_post(hpi_run *run) {
 }
 
 hp_status hpi_tick_wait(hpi_run *run, int peer) {
+    hpi_coll_state *s = run->state;
     if (peer == run->rank)
         return HP_OK;
-    return hpi_line_wait(run->group, peer, HPI_LINE_CHUNK, run->state->tick, run->name);
+    HP_TRY(hpi_line_wait(run->group, peer, HPI_LINE_CHUNK, s->tick, run->name));
+    s->cells[peer] =
+        s->heaps[peer] + atomic_load_explicit(place_word(run, peer), memory_order_relaxed);
+    return HP_OK;
 }
 
 hp_status hpi_tick_wait_all(hpi_run *run) {
@@ -87,13 +53,13 @@ hp_status hpi_tick_wait_all(hpi_run *run) {
 
 /* Parts may be of different lengths: every rank takes as many ticks as the longest one needs. */
 hp_status hpi_gather_staged(hpi_run *run) {
-    HP_TRY(hpi_stage_open(run));
+    HP_TRY(hpi_ring_open(run));
     const unsigned char *in = run->c.in;
     const uint64_t longest = hpi_part_longest(run) * run->in_size, room = run->state->cell_bytes;
     const uint64_t own_bytes = run->in_bytes;
     for (uint64_t at = 0; at < longest; at += room) {
         const uint64_t own_end = hpi_min(at + room, own_bytes);
-        unsigned char *cell = hpi_tick_begin(run);
+        unsigned char *cell = hpi_tick_begin(run, hpi_min(room, longest - at));
         if (at < own_end)
             hpi_copy(cell, in + at, own_end - at);
         hpi_tick_post(run);
@@ -110,13 +76,13 @@ hp_status hpi_gather_staged(hpi_run *run) {
 }
 
 hp_status hpi_broadcast_staged(hpi_run *run) {
-    HP_TRY(hpi_stage_open(run));
+    HP_TRY(hpi_ring_open(run));
     unsigned char *data = run->c.out;
     const bool is_root = run->rank == run->c.root;
     uint64_t end;
     for (uint64_t at = 0; at < run->in_bytes; at = end) {
         end = hpi_min(at + run->state->cell_bytes, run->in_bytes);
-        unsigned char *cell = hpi_tick_begin(run);
+        unsigned char *cell = hpi_tick_begin(run, end - at);
         if (is_root)
             hpi_copy(cell, data + at, end - at);
         hpi_tick_post(run);
@@ -146,15 +112,16 @@ static const void *own_piece(const hpi_run *run, uint64_t at, uint64_t end, unsi
 
 /* A cell holds a piece of every other rank's part, side by side. */
 hp_status hpi_scatter_reduce_staged(hpi_run *run) {
-    HP_TRY(hpi_stage_open(run));
+    HP_TRY(hpi_ring_open(run));
     hpi_coll_state *s = run->state;
     const uint64_t longest = hpi_part_longest(run) * run->in_size;
     const uint64_t own_bytes = hpi_part_total(run, run->rank) * run->in_size;
-    const uint64_t room = s->cell_bytes / (uint64_t)run->n / 64 * 64;
+    const uint64_t n = (uint64_t)run->n;
+    const uint64_t room = hpi_min(s->cell_bytes / n / 64 * 64, hpi_align_up(longest, 64));
     const uint64_t own_at = (uint64_t)run->rank * room;
     for (uint64_t at = 0; at < longest; at += room) {
         const uint64_t own_end = hpi_min(at + room, own_bytes);
-        unsigned char *cell = hpi_tick_begin(run);
+        unsigned char *cell = hpi_tick_begin(run, room * n);
         void *out = (unsigned char *)run->c.out + at / run->in_size * run->out_size;
         for (int k = 1; k < run->n; k++) {
             const int i = (run->rank + k) % run->n;
@@ -186,7 +153,8 @@ static chunk chunk_at(const hpi_run *run, uint64_t index) {
 }
 
 static uint64_t sums_at(const hpi_run *run) {
-    return run->state->cell_bytes / 2;
+    const uint64_t longest = hpi_min(run->c.count, hpi_reduce_staged_step(run));
+    return hpi_align_up(longest * hpi_max(run->in_size, run->out_size), 64);
 }
 
 static void give_inputs(const hpi_run *run, chunk c, unsigned char *cell) {
@@ -229,13 +197,13 @@ uint64_t hpi_reduce_staged_step(const hpi_run *run) {
 }
 
 hp_status hpi_reduce_staged(hpi_run *run) {
-    HP_TRY(hpi_stage_open(run));
+    HP_TRY(hpi_ring_open(run));
     hpi_coll_state *s = run->state;
     const uint64_t n_chunks = hpi_ceil_div(run->c.count, hpi_reduce_staged_step(run));
     for (uint64_t t = 0; t <= n_chunks; t++) {
         for (int i = 0; i < run->n; i++)
             s->in[i] = hpi_cell_of(run, i); /* of the tick before */
-        unsigned char *cell = hpi_tick_begin(run);
+        unsigned char *cell = hpi_tick_begin(run, 2 * sums_at(run));
         if (t < n_chunks)
             give_inputs(run, chunk_at(run, t), cell);
         if (t > 0)

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * offer.c - where a rank's operands lie, as it says when it enters.
+ *
+ * An input of up to 32 bytes comes itself in the words. A small one is *carried*: copied to where
+ * all can read it, before its rank says so, so that nobody waits once more, and no peer touches the
+ * caller's memory. Carried is what lies in ordinary memory, what is so small that the copy costs
+ * nothing, and, where ranks are near, what would cost its writer more to take back from its readers
+ * than two copies do: see handback.c. Anything else is named: {key, offset} in symmetric memory.
+ * An all-reduce in place does better where it lies, if every rank's lies in symmetric memory.
+ *
+ * It is decided from this rank's memory alone. Where only some ranks carry, what they carried is as
+ * good as ordinary memory that peers may not read, and all go through cells.
+ *
+ * Two pockets alternate over the collectives that may use them: a rank fills the one of two ago
+ * after its collective of one ago, a meeting, has found all peers there, and so out of that of two
+ * ago. What is larger goes into the ring, for the same reason: see ring.c.
+ */
+#include "words.h"
+
+/* Where an operand lies, for the whole group; key 0 and its address when not every member can see
+ * it. The pointers of those who will name the same place are kept in `peers`. */
+static hpi_place place_of(const hpi_run *run, const void *pointer, uint64_t bytes, void *peers) {
+    if (bytes && hpi_symm_peers(run->group, pointer, bytes, peers))
+        return hpi_symm_place(hp_group_world(run->group), pointer, bytes);
+    return (hpi_place){0, (uintptr_t)pointer};
+}
+
+static hpi_place place_of_input(const hpi_run *run) {
+    if (run->in_bytes == 0)
+        return hpi_nowhere;
+    if (run->what == HP_ALL_TO_ALL && run->is_in_place) /* it is written before all have read it */
+        return (hpi_place){0, 0};
+    return place_of(run, run->c.in, run->in_bytes, run->state->in);
+}
+
+/* The last two words: a place of an all-reduce, else numbers. A reduce-scatter reads its part where
+ * this rank's offsets say, so it reads in place only where all have laid them out in one way. */
+static hpi_place said_last(const hpi_run *run) {
+    switch (run->what) {
+    case HP_ALL_REDUCE: /* the one collective whose outputs peers write */
+        return place_of(run, run->c.out, run->out_bytes, run->state->out);
+    case HP_ALL_GATHER_V:
+        return (hpi_place){run->c.count, 0};
+    case HP_REDUCE_SCATTER_V:
+        return (hpi_place){run->c.count, hpi_words_hash(run, run->in_parts.begins)};
+    case HP_ALL_TO_ALL_V:
+        return (hpi_place){hpi_exchange_balance(run), hpi_part_longest(run)};
+    default:
+        return (hpi_place){0, 0};
+    }
+}
+
+/* ---- carrying ---- */
+
+static bool is_in_symmetric_memory(const hpi_run *run, const hpi_entered *e) {
+    return e->in.key && (run->what != HP_ALL_REDUCE || e->out.key);
+}
+
+static bool is_carried(const hpi_run *run, const hpi_entered *mine) {
+    if (hpi_only_of(run) || !is_in_symmetric_memory(run, mine))
+        return true;
+    if (hpi_stays_in_place(run))
+        return false;
+    if (!hpi_is_from(run, HPI_FROM_ONE_SHOT))
+        return true;
+    const bool is_near = hpi_found_near(run);
+    if (is_near)
+        hpi_near_ran(run);
+    return is_near;
+}
+
+/* Does the call alone, by its size, say that it is? Then its places need not be found. */
+static bool is_surely_carried(const hpi_run *run) {
+    return run->may_be_carried && !hpi_is_from(run, HPI_FROM_ONE_SHOT) && !hpi_stays_in_place(run);
+}
+
+/* NULL: there is no memory for a ring, and the call can do without. */
+static unsigned char *room_for(hpi_run *run) {
+    if (run->in_bytes <= HPI_POCKET_BYTES)
+        return hpi_group_pocket(run->group, run->rank, run->state->n_pocketed);
+    return hpi_ring_open(run) == HP_OK ? hpi_ring_take(run, run->in_bytes) : NULL;
+}
+
+static bool carry(hpi_run *run, hpi_entered *mine) {
+    unsigned char *room = room_for(run);
+    if (!room)
+        return false;
+    memcpy(room, run->c.in, run->in_bytes);
+    *mine = (hpi_entered){
+        {HPI_CARRIED, (uint64_t)(uintptr_t)room - (uintptr_t)run->state->heaps[run->rank]}, {0, 0}};
+    return true;
+}
+
+/* ---- what is said ---- */
+
+static void offer_words(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]) {
+    memset(out_payload, 0, HPI_SMALL_BYTES);
+    memcpy(out_payload, run->c.in, run->in_bytes);
+    memcpy(run->state->small[run->rank], out_payload, HPI_SMALL_BYTES);
+}
+
+void hpi_offer(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]) {
+    hpi_entered *mine = &run->state->entered[run->rank];
+    if (run->is_small) {
+        offer_words(run, out_payload);
+        return;
+    }
+    run->state->n_pocketed += run->may_be_carried;
+    if (is_surely_carried(run) && carry(run, mine))
+        run->is_carried = true;
+    else
+        *mine = (hpi_entered){place_of_input(run), said_last(run)};
+    if (!run->is_carried && run->may_be_carried && is_carried(run, mine))
+        run->is_carried = carry(run, mine);
+    memcpy(out_payload,
+           (uint64_t[]){mine->in.key, mine->in.offset, mine->out.key, mine->out.offset},
+           HPI_SMALL_BYTES);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_ring.c - pieces of a ring: each lies inside, apart from the one before it, at a cache line,
+ * and small ones go round all of it before a byte is used again.
+ */
+#include "../../src/coll/inside.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+/* after those */
+#include <cmocka.h>
+
+typedef struct piece {
+    uint64_t begin, end;
+} piece;
+
+static piece take(hpi_run *run, uint64_t bytes) {
+    const hpi_ring *ring = &run->state->ring;
+    const uint64_t begin = (uint64_t)(hpi_ring_take(run, bytes) - ring->base);
+    assert_int_equal(begin % 64, 0);
+    assert_true(begin + bytes <= ring->bytes);
+    return (piece){begin, begin + bytes};
+}
+
+static void each_is_apart_from_the_last(void **state) {
+    (void)state;
+    for (int n_ranks = 2; n_ranks <= HPI_MAX_LOCAL; n_ranks = n_ranks * 2 + 1)
+        for (int is_roomy = 0; is_roomy < 2; is_roomy++) {
+            hpi_coll_state s = {0};
+            hpi_run run = {.state = &s};
+            hpi_ring_size(&s, n_ranks, is_roomy);
+            assert_true(s.cell_bytes <= hpi_ring_most(&s));
+            s.ring.base = malloc(s.ring.bytes);
+            assert_non_null(s.ring.base);
+            piece last = {0, 0};
+            srand(7);
+            for (int k = 0; k < 20000; k++) {
+                const uint64_t most = hpi_ring_most(&s) >> (rand() % 12);
+                const piece p = take(&run, k % 5 ? 1 + (uint64_t)rand() % most : most);
+                assert_true(p.end <= last.begin || p.begin >= last.end);
+                last = p;
+            }
+            free(s.ring.base);
+        }
+}
+
+static void small_ones_use_all_of_it(void **state) {
+    (void)state;
+    enum { BYTES = 20000 };
+    hpi_coll_state s = {0};
+    hpi_run run = {.state = &s};
+    hpi_ring_size(&s, 2, true);
+    s.ring.base = malloc(s.ring.bytes);
+    assert_non_null(s.ring.base);
+    uint64_t used = 0;
+    for (piece p = take(&run, BYTES); p.end >= used; p = take(&run, BYTES))
+        used = p.end;
+    assert_true(used > s.ring.bytes - 2 * BYTES);
+    free(s.ring.base);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_is_apart_from_the_last),
+                                       cmocka_unit_test(small_ones_use_all_of_it)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
