@@ -11,8 +11,6 @@
 
 #include <stdio.h>
 
-enum { BUSY_NO = 0, BUSY_YES = 1 };
-
 void hpi_name_ranks(const char *prefix, const int *ranks, int n, char *out_name, size_t size) {
     const int step = n > 1 ? ranks[1] - ranks[0] : 1;
     bool is_regular = n > 1 && step > 0;
@@ -248,9 +246,6 @@ int hp_group_world_rank(const hp_group *group, int rank) {
     return rank >= 0 && rank < group->size ? group->world_ranks[rank] : -1;
 }
 
-const char *hpi_group_name(const hp_group *group) {
-    return group->name;
-}
 void hpi_group_set_name(hp_group *group, const char *name) {
     snprintf(group->name, sizeof group->name, "%s", name);
 }
@@ -258,25 +253,10 @@ void hpi_group_set_name(hp_group *group, const char *name) {
 bool hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state)) {
     return hpi_attach(&group->attached[slot], state, destroy);
 }
-void *hpi_group_attached(const hp_group *group, int slot) {
-    return atomic_load_explicit(&group->attached[slot].state, memory_order_acquire);
-}
-
 /* ---- one thread at a time ------------------------------------------------------------------ */
 
-hp_status hpi_group_enter(hp_group *group, const char *call) {
-    int expected = BUSY_NO;
-    HP_TRY(hpi_world_usable(group->world));
-    HP_TRY(hpi_group_check(group));
-    if (!atomic_compare_exchange_strong_explicit(&group->is_busy, &expected, BUSY_YES,
-                                                 memory_order_acquire, memory_order_relaxed))
-        return hpi_fail(HP_ERR_BUSY, group->world->rank, call, __FILE__, __LINE__,
-                        "expected one thread at a time in group %s, rank %d has another one inside",
-                        group->name, group->world->rank);
-    atomic_store_explicit(&group->call, call, memory_order_relaxed);
-    return HP_OK;
-}
-
-void hpi_group_leave(hp_group *group) {
-    atomic_store_explicit(&group->is_busy, BUSY_NO, memory_order_release);
+hp_status hpi_group_tell_busy(const hp_group *group, const char *call) {
+    return hpi_fail(HP_ERR_BUSY, group->world->rank, call, __FILE__, __LINE__,
+                    "expected one thread at a time in group %s, rank %d has another one inside",
+                    group->name, group->world->rank);
 }

@@ -13,11 +13,6 @@
 
 /* ---- segments ----------------------------------------------------------------------------- */
 
-typedef struct hpi_segment {
-    int fd; /* memfd; -1 when only the mapping is kept */
-    unsigned char *base;
-    uint64_t bytes; /* of the whole mapping */
-} hpi_segment;
 #define HPI_SEGMENT_NONE ((hpi_segment){.fd = -1})
 
 /* A new memfd with room for heap_bytes, sealed against resizing, control block in place. */
@@ -85,11 +80,6 @@ hp_status hpi_heap_check(const hpi_options *options, int n_local);
 
 /* ---- world -------------------------------------------------------------------------------- */
 
-typedef struct hpi_attachment {
-    _Atomic(void *) state;        /* whole when it is there: release, acquire */
-    void (*destroy)(void *state); /* looked at when no call runs any more */
-} hpi_attachment;
-
 /* True for the first thread that comes. */
 static inline bool hpi_attach(hpi_attachment *a, void *state, void (*destroy)(void *state)) {
     void *none = NULL;
@@ -100,30 +90,20 @@ static inline bool hpi_attach(hpi_attachment *a, void *state, void (*destroy)(vo
     return is_first;
 }
 
-typedef struct hpi_share hpi_share; /* share.c: passing descriptors between processes */
-
-struct hp_world {
-    int rank, n_ranks;
-    hpi_options options;
-    hpi_journal *journal; /* NULL until the rank is known */
-    hp_hub *hub;          /* of thread ranks; NULL for processes */
-    bool owns_hub;        /* a world of one has a hub for itself */
-    bool can_spin;        /* each local rank has a core: the same on all of them */
-    uint64_t generation;
-    hpi_segment *segments; /* [n_ranks] */
-    _Atomic bool *is_gone; /* [n_ranks] its process has ended */
-    _Atomic bool is_launcher_gone;
-    int epoll_fd;             /* pidfds of the peers, the launcher's socket; -1 for threads */
-    int *pidfds;              /* [n_ranks] */
-    volatile char *fork_page; /* reads 0 in a child process */
-    hp_store store;
-    hpi_share *share;
-    hp_group *group;
-    hpi_attachment attached[HPI_N_SLOTS];
-};
-
 static inline hpi_control *hpi_world_control(const hp_world *world, int world_rank) {
     return hpi_segment_control(&world->segments[world_rank]);
+}
+/* Where a thread that waits for that rank of the world counts among the sleepers; -1: for none. A
+ * byte that runs over, with 256 threads, costs a slice. */
+static inline uint64_t hpi_sleeper_for(int awaited) {
+    return awaited < 0 ? UINT64_C(0x0101010101010101) : UINT64_C(1) << 8 * (awaited & 7);
+}
+/* Is there one whom a store wakes that was made, sequentially consistent, for who waits for
+ * `awaited`? */
+static inline bool hpi_world_sleeps(const hp_world *world, int world_rank, int awaited) {
+    return atomic_load_explicit(&hpi_world_control(world, world_rank)->sleepers,
+                                memory_order_seq_cst) &
+           0xff * hpi_sleeper_for(awaited);
 }
 /* Is this a child of the process that created the world? */
 static inline bool hpi_world_is_forked(const hp_world *world) {
@@ -203,22 +183,6 @@ bool hpi_directory_has_joined(const hp_world *world, uint32_t slot, int world_ra
 
 /* ---- groups ------------------------------------------------------------------------------- */
 
-enum { HPI_GROUP_NAME_BYTES = 32 };
-struct hp_group {
-    hp_world *world;
-    char name[HPI_GROUP_NAME_BYTES];
-    int rank, size;
-    int *world_ranks; /* [size] */
-    hpi_line **lines; /* [size], HPI_N_LINES each */
-    uint32_t slot;
-    uint64_t base;
-    uint64_t n_exchanges;
-    _Atomic int is_busy;
-    _Atomic(const char *) call; /* the last that entered, a literal */
-    _Atomic int failed;         /* 0 no, 1 being written, 2 error holds the record */
-    hp_error error;
-    hpi_attachment attached[HPI_N_SLOTS];
-};
 /* ---- failure.c ---- */
 
 /* The member that it failed for first, else one that was told of that; -1: none. Then what it says:

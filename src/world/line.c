@@ -10,15 +10,11 @@
  */
 #include "inside.h"
 
-hpi_line *hpi_group_line(const hp_group *group, int rank, int channel) {
-    return &group->lines[rank][channel];
-}
-
 /* `awaited`: who sleeps for this rank is woken; -1: whoever sleeps. */
 static void post(hp_group *group, _Atomic uint64_t *value, uint64_t seq, int awaited) {
     atomic_store_explicit(value, group->base + seq, memory_order_seq_cst);
     for (int i = 0; i < group->size; i++)
-        if (i != group->rank)
+        if (i != group->rank && hpi_world_sleeps(group->world, group->world_ranks[i], awaited))
             hpi_world_wake_for(group->world, group->world_ranks[i], awaited);
 }
 
@@ -26,18 +22,6 @@ static void post(hp_group *group, _Atomic uint64_t *value, uint64_t seq, int awa
 void hpi_line_post(hp_group *group, int channel, uint64_t seq) {
     post(group, &hpi_group_line(group, group->rank, channel)->value, seq,
          channel == HPI_LINE_STATE ? -1 : group->world->rank);
-}
-
-void hpi_line_put(hp_group *group, int channel, uint64_t seq) {
-    hpi_line *line = hpi_group_line(group, group->rank, channel);
-    atomic_store_explicit(&line->value, group->base + seq,
-                          memory_order_release); /* acquired by hpi_line_reached */
-}
-
-bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq) {
-    const hpi_line *line = hpi_group_line(group, rank, channel);
-    return !seq || hpi_compare(atomic_load_explicit(&line->value, memory_order_acquire),
-                               (hp_compare)HPI_REACHED, group->base + seq);
 }
 
 hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
@@ -58,18 +42,6 @@ uint64_t hpi_line_seq(const hp_group *group, int rank, int channel) {
 
 /* ---- the ring ------------------------------------------------------------------------------- */
 
-/* Where number k lies in the ring: k's bits turned round, so that processors that see one entry
- * read do not fetch the next one, which its owner is about to write. */
-static const uint8_t places[HPI_N_SAID] = {
-    0,  32, 16, 48, 8,  40, 24, 56, 4,  36, 20, 52, 12, 44, 28, 60, 2,  34, 18, 50, 10, 42,
-    26, 58, 6,  38, 22, 54, 14, 46, 30, 62, 1,  33, 17, 49, 9,  41, 25, 57, 5,  37, 21, 53,
-    13, 45, 29, 61, 3,  35, 19, 51, 11, 43, 27, 59, 7,  39, 23, 55, 15, 47, 31, 63};
-
-hpi_said *hpi_group_said(const hp_group *group, int rank, uint64_t seq) {
-    unsigned char *slot = (unsigned char *)group->lines[rank];
-    return (hpi_said *)(void *)(slot + HPI_RING_OFFSET) + places[seq % HPI_N_SAID];
-}
-
 void hpi_said_post(hp_group *group, uint64_t seq) {
     post(group, &hpi_group_said(group, group->rank, seq)->value, seq, group->world->rank);
 }
@@ -77,11 +49,6 @@ void hpi_said_post(hp_group *group, uint64_t seq) {
 void hpi_said_put(hp_group *group, uint64_t seq) {
     atomic_store_explicit(&hpi_group_said(group, group->rank, seq)->value, group->base + seq,
                           memory_order_release); /* acquired by hpi_said_is_there */
-}
-
-bool hpi_said_is_there(const hp_group *group, int rank, uint64_t seq) {
-    return atomic_load_explicit(&hpi_group_said(group, rank, seq)->value, memory_order_acquire) ==
-           group->base + seq;
 }
 
 hp_status hpi_said_wait(hp_group *group, int rank, uint64_t seq, const char *operation) {

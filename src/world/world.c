@@ -76,6 +76,7 @@ static hp_status take_generation(hp_world *world) {
                         "expected rank %d to join once at a time, it is in the job already",
                         world->rank);
     world->generation = next;
+    world->life_if_dead = hpi_life(next, HPI_LIFE_DEAD);
     return HP_OK;
 }
 
@@ -146,10 +147,6 @@ static void say_started(const hp_world *world) {
         hp_version_build(), (int)getpid());
 }
 
-bool hpi_world_can_spin(const hp_world *world) {
-    return world->can_spin;
-}
-
 static hp_status join(hp_world *world, const hp_world_config *config) {
     hpi_identity identity;
     HP_TRY(config->version ? hp_version_check(config->version) : HP_OK);
@@ -162,6 +159,7 @@ static hp_status join(hp_world *world, const hp_world_config *config) {
         world->store = *config->store;
     HP_TRY(hpi_liveness_open(world));
     HP_TRY(map_ranks(world, config, &identity));
+    world->life = &hpi_world_control(world, world->rank)->life;
     return meet(world);
 }
 
@@ -277,13 +275,6 @@ bool hpi_world_is_threads(const hp_world *world) {
 bool hpi_world_is_local(const hp_world *world, int world_rank) {
     return world_rank >= 0 && world_rank < world->n_ranks;
 }
-const hpi_options *hpi_world_options(const hp_world *world) {
-    return &world->options;
-}
-hpi_journal *hpi_world_journal(const hp_world *world) {
-    return world ? world->journal : NULL;
-}
-
 void *hpi_world_segment(const hp_world *world, int world_rank, uint64_t *out_bytes) {
     if (!hpi_world_is_local(world, world_rank))
         return NULL;
@@ -314,7 +305,4 @@ hp_status hpi_world_check_memory(hp_world *world, uint64_t bytes, const char *wh
 
 bool hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state)) {
     return hpi_attach(&world->attached[slot], state, destroy);
-}
-void *hpi_world_attached(const hp_world *world, int slot) {
-    return atomic_load_explicit(&world->attached[slot].state, memory_order_acquire);
 }

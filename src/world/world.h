@@ -43,11 +43,6 @@ void hpi_group_drop_view(const hp_group *group, void *view, uint64_t bytes);
 
 bool hpi_world_is_threads(const hp_world *world);
 bool hpi_world_is_local(const hp_world *world, int world_rank);
-const hpi_options *hpi_world_options(const hp_world *world);
-/* Where this rank tells of its calls; NULL: of no world. */
-hpi_journal *hpi_world_journal(const hp_world *world);
-/* HP_ERR_FORKED in a child process, HP_ERR_FAILED after a fatal error, else HP_OK. */
-hp_status hpi_world_usable(const hp_world *world);
 
 enum { HPI_MAX_LOCAL = 1024 }; /* ranks of a node */
 
@@ -57,9 +52,7 @@ enum { HPI_SLOT_SYMM = 0, HPI_SLOT_COLL = 1, HPI_SLOT_MAIL = 2, HPI_N_SLOTS = 3 
 /* Hang a room's state on the world or on a group; destroyed with it, before its memory goes.
  * Two threads may come at once: false for the second, whose state is not taken. */
 bool hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state));
-void *hpi_world_attached(const hp_world *world, int slot);
 bool hpi_group_attach(hp_group *group, int slot, void *state, void (*destroy)(void *state));
-void *hpi_group_attached(const hp_group *group, int slot);
 
 /* A group as long as any of its members is in it: what a rank has left behind for the others when
  * it destroyed the group may go when the term is over. Any thread. */
@@ -103,15 +96,10 @@ _Static_assert(sizeof(hpi_said) == 64, "entries are shared between processes");
 
 enum { HPI_EXCHANGE_WORDS = 13 };
 
-/* The line of group rank `rank` on a channel: own lines are written, others are read. */
-hpi_line *hpi_group_line(const hp_group *group, int rank, int channel);
 /* Publish: own line's value becomes base + seq (release), and members that sleep for it are woken.
  * seq counts from 1 and only rises; `base` is hidden here, so a line can be used by one group after
  * another. */
 void hpi_line_post(hp_group *group, int channel, uint64_t seq);
-/* The same where hardly anybody waits: nobody is woken, so a sleeper finds it at the end of its
- * slice. */
-void hpi_line_put(hp_group *group, int channel, uint64_t seq);
 /* Beside the lines each member has two pockets; the owner writes, the others read what a line or an
  * entry has published. */
 enum { HPI_POCKET_BYTES = 16 * 1024 };
@@ -119,19 +107,14 @@ enum { HPI_POCKET_BYTES = 16 * 1024 };
 hp_status hpi_group_open_pockets(hp_group *group);
 /* Where `rank`'s pocket of an even or odd number is seen here; 64-byte aligned. */
 unsigned char *hpi_group_pocket(const hp_group *group, int rank, uint64_t number);
-/* Has `rank` posted seq? (acquire) */
-bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq);
 /* Wait until it has. `operation` is a literal, shown in reports. Errors: TIMEOUT, PEER, FAILED,
  * all naming operation, sequence number, group, local and world rank. */
 hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
                         const char *operation);
-/* The entry in which `rank` says number seq; own ones are written. */
-hpi_said *hpi_group_said(const hp_group *group, int rank, uint64_t seq);
 /* Publish the own entry: its value becomes base + seq (release), sleepers are woken. */
 void hpi_said_post(hp_group *group, uint64_t seq);
 /* The same, waking nobody: who sleeps on it sees it with its next slice. */
 void hpi_said_put(hp_group *group, uint64_t seq);
-bool hpi_said_is_there(const hp_group *group, int rank, uint64_t seq); /* acquire */
 /* Wait until `rank` has said seq; errors as of hpi_line_wait. */
 hp_status hpi_said_wait(hp_group *group, int rank, uint64_t seq, const char *operation);
 /* The furthest number that `rank` has posted on a channel, less its base. (acquire) */
@@ -149,14 +132,7 @@ hp_status hpi_group_look(const hp_group *group, int rank, const char *operation)
  * who has read a peer's memory: what it read may be new where that peer has given up waiting for
  * it. Errors: what the member said, named. */
 hp_status hpi_group_listen(const hp_group *group, const char *operation);
-/* The failed group's record as this thread's, else HP_OK. */
-hp_status hpi_group_check(const hp_group *group);
-/* Id of the group in reports and error texts: "world", "shard[0..3]" ... */
-const char *hpi_group_name(const hp_group *group);
 void hpi_group_set_name(hp_group *group, const char *name);
-/* One thread at a time: BUSY for a second one. */
-hp_status hpi_group_enter(hp_group *group, const char *call);
-void hpi_group_leave(hp_group *group);
 /* A failed group stays failed: every later call gets the same record back. The other members are
  * told: their waits in it end with the same status (PEER for FAILED), naming whose fault it was. */
 void hpi_group_fail(hp_group *group);
@@ -187,13 +163,12 @@ void hpi_world_wake(hp_world *world, int world_rank);
 /* The same of a store that it waits for only where its reason names rank `awaited` of the world, or
  * none. */
 void hpi_world_wake_for(hp_world *world, int world_rank, int awaited);
-/* Has each local rank a core of its own? The same answer on every rank, whatever cores each may
- * use: what ranks must choose alike may hang on it. */
-bool hpi_world_can_spin(const hp_world *world);
 /* Where ranks share cores: do this rank and that one, as far as they have said? Then this one waits
  * for it first, by giving way; for who is elsewhere it may spin a moment. */
 bool hpi_world_is_beside(const hp_world *world, int world_rank);
 /* The calling thread must not spin (stream threads share the core with compute). */
 void hpi_thread_never_spins(void);
+
+#include "hot.h"
 
 #endif

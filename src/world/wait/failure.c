@@ -13,7 +13,6 @@
 
 #include <stdio.h>
 
-enum { FAILED_NO = 0, FAILED_WRITING = 1, FAILED_YES = 2 };
 enum { STATE_FAILED = 1, STATE_DESTROYED = 2 };
 enum { WORD_STATUS, WORD_CULPRIT, WORD_IS_TOLD, N_WORDS };
 
@@ -86,21 +85,19 @@ static void publish(hp_group *group, bool is_cancelled) {
     hpi_line_post(group, HPI_LINE_STATE, STATE_FAILED);
 }
 
-hp_status hpi_group_check(const hp_group *group) {
-    if (atomic_load_explicit(&group->failed, memory_order_acquire) == FAILED_YES)
-        return hpi_error_set(&group->error);
-    return HP_OK;
+hp_status hpi_group_tell_failed(const hp_group *group) {
+    return hpi_error_set(&group->error);
 }
 
 static void fail(hp_group *group, bool is_cancelled) {
-    int expected = FAILED_NO;
-    if (!atomic_compare_exchange_strong_explicit(&group->failed, &expected, FAILED_WRITING,
+    int expected = HPI_FAILED_NO;
+    if (!atomic_compare_exchange_strong_explicit(&group->failed, &expected, HPI_FAILED_WRITING,
                                                  memory_order_relaxed, memory_order_relaxed))
         return;
     hp_last_error_get(&group->error);
     if (!hpi_world_is_forked(group->world)) /* else the lines are the parent's */
         publish(group, is_cancelled);
-    atomic_store_explicit(&group->failed, FAILED_YES, memory_order_release);
+    atomic_store_explicit(&group->failed, HPI_FAILED_YES, memory_order_release);
     if (!hpi_world_is_forked(group->world))
         hpi_world_wake(group->world, group->world->rank); /* this rank's other threads */
 }

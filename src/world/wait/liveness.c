@@ -182,16 +182,11 @@ hp_status hp_world_check(hp_world *world) {
     return HP_OK;
 }
 
-hp_status hpi_world_usable(const hp_world *world) {
-    if (!world->fork_page[0])
+hp_status hpi_world_tell_unusable(const hp_world *world) {
+    if (hpi_world_is_forked(world))
         return HPI_FAIL(HP_ERR_FORKED,
                         "expected the process that created the world of rank %d, this is a child "
                         "made by fork",
                         world->rank);
-    const uint64_t life =
-        atomic_load_explicit(&hpi_world_control(world, world->rank)->life, memory_order_acquire);
-    if (life == hpi_life(world->generation, HPI_LIFE_DEAD))
-        return HPI_FAIL(HP_ERR_FAILED, "rank %d was given up and takes no further part",
-                        world->rank);
-    return HP_OK;
+    return HPI_FAIL(HP_ERR_FAILED, "rank %d was given up and takes no further part", world->rank);
 }

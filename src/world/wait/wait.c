@@ -159,20 +159,13 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
     syscall(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0);
 }
 
-/* Where a thread that waits for that rank of the world counts among the sleepers; -1: for none. A
- * byte that runs over, with 256 threads, costs a slice. */
-static uint64_t sleeper_for(int awaited) {
-    return awaited < 0 ? UINT64_C(0x0101010101010101) : UINT64_C(1) << 8 * (awaited & 7);
-}
-
 void hpi_world_wake(hp_world *world, int world_rank) {
     hpi_world_wake_for(world, world_rank, -1);
 }
 
 void hpi_world_wake_for(hp_world *world, int world_rank, int awaited) {
     hpi_control *control = hpi_world_control(world, world_rank);
-    const uint64_t bytes = 0xff * sleeper_for(awaited);
-    if (!(atomic_load_explicit(&control->sleepers, memory_order_seq_cst) & bytes))
+    if (!hpi_world_sleeps(world, world_rank, awaited))
         return;
     atomic_fetch_add_explicit(&control->bump, 1, memory_order_seq_cst);
     syscall(SYS_futex, &control->bump, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -393,7 +386,7 @@ static hp_status look_around(wait_state *w) {
 static hp_status sleep_until(wait_state *w) {
     hpi_control *own = hpi_world_control(w->world, w->world->rank);
     const int awaited = awaited_world_rank(w->reason);
-    const uint64_t sleeper = sleeper_for(awaited);
+    const uint64_t sleeper = hpi_sleeper_for(awaited);
     hpi_note *note = w->note = hpi_note_take(own);
     if (note)
         hpi_note_write(note, w->reason, awaited, w->begin_ns);
