@@ -15,10 +15,8 @@
 
 static hpi_block *block_create(size_t world_size) {
     hpi_block *b = hpi_alloc(1, sizeof *b + world_size * (sizeof *b->at + sizeof *b->members));
-    if (!b)
-        return NULL;
-    b->at = (_Atomic(unsigned char *) *)(void *)(b + 1);
-    b->members = (_Atomic int *)(void *)(b->at + world_size);
+    if (b)
+        b->members = (_Atomic int *)(void *)(b->at + world_size);
     return b;
 }
 
@@ -73,15 +71,6 @@ static const hpi_entry *find_last(const hpi_entry *entries, uint32_t n, uint64_t
     return found;
 }
 
-const hpi_block *hpi_look_by_key(hpi_look look, uint64_t key) {
-    const hpi_snapshot *s = look.snapshot;
-    const hpi_entry *entry = s ? find_last(s->by_key, HPI_READ(s->n), key) : NULL;
-    if (!entry || HPI_READ(entry->name) != key)
-        return NULL;
-    const hpi_block *b = HPI_READ(entry->block);
-    return is_live(b) ? b : NULL;
-}
-
 const hpi_block *hpi_look_by_address(hpi_look look, const void *pointer, uint64_t bytes) {
     const hpi_snapshot *s = look.snapshot;
     const uintptr_t address = (uintptr_t)pointer;
@@ -96,11 +85,16 @@ const hpi_block *hpi_look_by_address(hpi_look look, const void *pointer, uint64_
 /* ---- writers ---- */
 
 static hpi_snapshot *snapshot_create(uint32_t capacity) {
-    hpi_snapshot *s = hpi_alloc(1, sizeof *s + 2 * (size_t)capacity * sizeof *s->by_key);
+    size_t n_slots = 1;
+    while (n_slots <= 2 * (size_t)capacity)
+        n_slots *= 2;
+    hpi_snapshot *s = hpi_alloc(1, sizeof *s + n_slots * sizeof *s->slots +
+                                       2 * (size_t)capacity * sizeof *s->by_key);
     if (!s)
         return NULL;
     s->capacity = capacity;
-    s->by_key = (hpi_entry *)(void *)(s + 1);
+    s->mask = n_slots - 1;
+    s->by_key = (hpi_entry *)(void *)(s->slots + n_slots);
     s->by_base = s->by_key + capacity;
     atomic_init(&s->version, 1);
     return s;
@@ -145,6 +139,17 @@ static uint32_t fill(hpi_entry *out, const hpi_entry *old, uint32_t n_old, uint6
     return n;
 }
 
+static void fill_slots(hpi_snapshot *s) {
+    for (uint64_t i = 0; i <= s->mask; i++)
+        HPI_FILL(s->slots[i], NULL);
+    for (uint32_t k = 0; k < HPI_READ(s->n); k++) {
+        uint64_t i = hpi_slot_of(HPI_READ(s->by_key[k].name));
+        while (HPI_READ(s->slots[i & s->mask]))
+            i++;
+        HPI_FILL(s->slots[i & s->mask], HPI_READ(s->by_key[k].block));
+    }
+}
+
 /* Of a snapshot that is void: what the next one has left out. */
 static void free_dead(hpi_table *table, const hpi_snapshot *old) {
     const uint32_t n = HPI_READ(old->n);
@@ -163,6 +168,7 @@ hp_status hpi_table_insert(hpi_table *table, hpi_block *block) {
         return HP_ERR_MEMORY;
     fill(s->by_base, old ? old->by_base : NULL, n_old, (uintptr_t)HPI_READ(block->base), block);
     HPI_FILL(s->n, fill(s->by_key, old ? old->by_key : NULL, n_old, HPI_READ(block->key), block));
+    fill_slots(s);
     set_version(s, HPI_READ(s->version) + 1);
     HPI_FILL(table->now, s);
     table->spare = old;

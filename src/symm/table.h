@@ -28,11 +28,11 @@ typedef struct hpi_block {
     _Atomic(hp_group *) group;     /* that it was allocated over */
     _Atomic uint32_t n_members;    /* <= world size */
     _Atomic uint32_t is_dead;      /* no search finds it any more */
-    _Atomic(unsigned char *) *at;  /* [world size], blocks as seen here; NULL: no member */
     _Atomic int *members;          /* [world size], the first n_members are world ranks */
     uint64_t offset;               /* writers: of this rank's block in its segment, or 0 */
     void *map;                     /* writers: the mapping of a spanning block, else NULL */
     struct hpi_block *next;        /* writers: of those that are free */
+    _Atomic(unsigned char *) at[]; /* [world size], blocks as seen here; NULL: no member */
 } hpi_block;
 
 /* `name` is the block's key, or its base. */
@@ -45,8 +45,10 @@ typedef struct hpi_snapshot {
     _Atomic uint64_t version; /* odd: void */
     _Atomic uint32_t n;
     uint32_t capacity;
-    hpi_entry *by_key, *by_base; /* [capacity] each, n of them sorted by name */
-    struct hpi_snapshot *next;   /* writers: of those that are too small */
+    hpi_entry *by_key, *by_base;  /* [capacity] each, n of them sorted by name */
+    struct hpi_snapshot *next;    /* writers: of those that are too small */
+    uint64_t mask;                /* of slots: a power of two, less one; more than half are empty */
+    _Atomic(hpi_block *) slots[]; /* a block lies in the first free one from that of its key on */
 } hpi_snapshot;
 
 typedef struct hpi_table {
@@ -72,8 +74,20 @@ static inline bool hpi_look_holds(hpi_look look) {
            (look.version % 2 == 0 &&
             atomic_load_explicit(&look.snapshot->version, memory_order_relaxed) == look.version);
 }
+/* Keys of one rank count up from a multiple of 2^40, see alloc.c. */
+static inline uint64_t hpi_slot_of(uint64_t key) {
+    return key + (key >> 40);
+}
 /* NULL: no live block has this key; no live block of this rank holds all of the range. */
-const hpi_block *hpi_look_by_key(hpi_look look, uint64_t key);
+static inline const hpi_block *hpi_look_by_key(hpi_look look, uint64_t key) {
+    const hpi_snapshot *s = look.snapshot;
+    for (uint64_t i = 0; s && i <= s->mask; i++) {
+        const hpi_block *b = HPI_READ(s->slots[(hpi_slot_of(key) + i) & s->mask]);
+        if (!b || HPI_READ(b->key) == key)
+            return b && !HPI_READ(b->is_dead) ? b : NULL;
+    }
+    return NULL;
+}
 const hpi_block *hpi_look_by_address(hpi_look look, const void *pointer, uint64_t bytes);
 
 /* A block for a member of `group`: names and places are the caller's to fill. Given back, or NULL,
