@@ -50,11 +50,14 @@ INLINE hp_status make_coll(const hp_coll_call *call, hpi_coll *out_coll) {
     const char *name = hpi_collective_name(call->what);
     if (!call->group)
         return HPI_FAIL(HP_ERR_ARGUMENT, "%s: expected a group, given NULL", name);
-    hpi_coll c = named_fields(call);
+    *out_coll = named_fields(call);
     if (has_wire(call->what))
-        HP_TRY(hpi_wire_choose(call->group, c.dtype, call->wire, name, &c.wire));
-    *out_coll = c;
+        return hpi_wire_choose(call->group, call->dtype, call->wire, name, &out_coll->wire);
     return HP_OK;
+}
+
+hp_status hpi_coll_of(const hp_coll_call *call, hpi_coll *out_coll) {
+    return make_coll(call, out_coll);
 }
 
 /* ---- running it ---- */
@@ -64,6 +67,10 @@ static hp_status check(hp_group *group, hp_collective what, const hpi_coll *c, h
         return hpi_coll_check(group, what, c, out_run);
     out_run->what = what;
     return hpi_mailbox_check(group, what, c);
+}
+
+static bool is_message(hp_collective what) {
+    return what == HP_SEND || what == HP_RECV;
 }
 
 static hp_status run_here(hp_group *group, hp_collective what, const hpi_coll *c) {
@@ -135,6 +142,9 @@ static hp_status push_arrays(hp_stream *stream, const pushed *head) {
 
 INLINE hp_status start_call(const hp_coll_call *call) {
     hpi_coll c;
+    if (call->group && !call->stream && (unsigned)call->what <= HPI_LAST_COLLECTIVE &&
+        !is_message(call->what))
+        return hpi_coll_run_call(call);
     HP_TRY(make_coll(call, &c));
     if (!call->stream)
         return run_here(call->group, call->what, &c);

@@ -222,12 +222,20 @@ static bool is_same_call(const hpi_coll *a, const hpi_coll *b) {
            a->tag == b->tag && a->pass == b->pass;
 }
 
-/* The last call of this kind, if this one is the same; NULL: it is not. */
-static hpi_run *find_kept(const hp_group *group, hp_collective what, const hpi_coll *c) {
+/* Of the public forms, in which some fields may hold anything: then the answer is no. */
+static bool is_same_public(const hp_coll_call *a, const hp_coll_call *b) {
+    return a->in == b->in && a->out == b->out && a->count == b->count && a->dtype == b->dtype &&
+           a->op == b->op && a->rank == b->rank && a->wire == b->wire &&
+           a->wire_result == b->wire_result;
+}
+
+/* The last call of a kind; NULL: none was kept. */
+static hpi_kept *last_of(const hp_group *group, hp_collective what) {
     hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
-    hpi_kept *kept = s ? &s->kept[what] : NULL;
-    if (!kept || !kept->is_there || !is_same_call(&kept->given, c))
-        return NULL;
+    return s && s->kept[what].is_there ? &s->kept[what] : NULL;
+}
+
+static hpi_run *run_again(hpi_kept *kept) {
     hpi_run *run = &kept->run;
     memset((char *)run + HPI_RUN_MET, 0, sizeof *run - HPI_RUN_MET);
     return run;
@@ -247,16 +255,18 @@ static hpi_run *keep(hpi_run *run, const hpi_coll *given) {
     hpi_kept *kept = &run->state->kept[run->what];
     if (hpi_is_v(run->what))
         return run;
-    *kept = (hpi_kept){true, *given, *run};
+    *kept = (hpi_kept){.is_there = true, .given = *given, .run = *run};
     return &kept->run;
 }
 
 /* This call, checked and prepared: the kept one, or the caller's `fresh`. */
 static hp_status find_run(hp_group *group, hp_collective what, const hpi_coll *c, hpi_run *fresh,
                           hpi_run **out_run) {
-    *out_run = find_kept(group, what, c);
-    if (*out_run)
+    hpi_kept *last = last_of(group, what);
+    if (last && is_same_call(&last->given, c)) {
+        *out_run = run_again(last);
         return HP_OK;
+    }
     HP_TRY(hpi_coll_check(group, what, c, fresh));
     const hp_status status = prepare(fresh);
     if (status < 0) /* the others will wait for this rank */
@@ -264,6 +274,24 @@ static hp_status find_run(hp_group *group, hp_collective what, const hpi_coll *c
     else
         *out_run = keep(fresh, c);
     return status;
+}
+
+/* The same from a public call. */
+static hp_status find_run_of(const hp_coll_call *call, hpi_run *fresh, hpi_run **out_run) {
+    hpi_kept *last = last_of(call->group, call->what);
+    hpi_coll c;
+    if (HPI_LIKELY(last && last->has_call && is_same_public(&last->call, call))) {
+        *out_run = run_again(last);
+        return HP_OK;
+    }
+    HP_TRY(hpi_coll_of(call, &c));
+    HP_TRY(find_run(call->group, call->what, &c, fresh, out_run));
+    last = last_of(call->group, call->what);
+    if (last && *out_run == &last->run) {
+        last->has_call = true;
+        last->call = *call;
+    }
+    return HP_OK;
 }
 
 static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
@@ -303,6 +331,16 @@ hp_status hpi_coll_run(hp_group *group, hp_collective what, const hpi_coll *c, b
     return hpi_tell_failure(hpi_world_journal(hp_group_world(group)), "coll", status);
 }
 
+hp_status hpi_coll_run_call(const hp_coll_call *call) {
+    hpi_run fresh, *run;
+    HP_TRY(hpi_group_enter(call->group, hpi_collective_name(call->what)));
+    hp_status status = find_run_of(call, &fresh, &run);
+    if (status == HP_OK)
+        status = run_entered(run, true, NULL);
+    hpi_group_leave(call->group);
+    return status;
+}
+
 /* ---- the door of the room ---- */
 
 hp_status hpi_all_gather(hp_group *group, const hpi_coll *c, uint64_t *out_seq) {
@@ -326,11 +364,9 @@ static hp_status wait_line(hp_group *group, int rank, int channel, uint64_t seq,
                                     : hpi_line_wait(group, rank, channel, seq, name);
 }
 
-hp_status hpi_wait_beside(hp_group *group, int channel, uint64_t seq, const char *name) {
+hp_status hpi_wait_those_beside(hp_group *group, int channel, uint64_t seq, const char *name) {
     const hp_world *world = hp_group_world(group);
     const int n = hp_group_size(group), rank = hp_group_rank(group);
-    if (hpi_world_can_spin(world))
-        return HP_OK;
     for (int k = 1; k < n; k++) {
         const int peer = (rank + k) % n;
         if (hpi_world_is_beside(world, hp_group_world_rank(group, peer)))

@@ -168,6 +168,8 @@ struct hpi_run {
  * next one is mostly the same, and need not be checked and prepared again. */
 struct hpi_kept {
     bool is_there;
+    bool has_call; /* of the public call that it came by */
+    hp_coll_call call;
     hpi_coll given;
     hpi_run run;
 };
@@ -396,14 +398,24 @@ bool hpi_traffic_of(const hpi_run *run, hp_coll_traffic *out_traffic);
 
 /* ---- call.c ---- */
 
+/* What a public call means, but for its stream. Errors: ARGUMENT. */
+hp_status hpi_coll_of(const hp_coll_call *call, hpi_coll *out_coll);
 /* The arguments of a public call, as its run checks them. Of a message only out_run->what. */
 hp_status hpi_coll_check_call(const hp_coll_call *call, hpi_run *out_run);
 
 /* ---- coll.c ---- */
 
+hp_status hpi_wait_those_beside(hp_group *group, int channel, uint64_t seq, const char *name);
 /* Before a wait for all: those who share this rank's core come first. They come when it gives way,
  * and by then the others may be there. Nothing to do with a core for each rank. */
-hp_status hpi_wait_beside(hp_group *group, int channel, uint64_t seq, const char *name);
+static inline hp_status hpi_wait_beside(hp_group *group, int channel, uint64_t seq,
+                                        const char *name) {
+    return hpi_world_can_spin(hp_group_world(group))
+               ? HP_OK
+               : hpi_wait_those_beside(group, channel, seq, name);
+}
+/* Run a collective that was called in public and not on a stream: checked, and drained too. */
+hp_status hpi_coll_run_call(const hp_coll_call *call);
 /* Run one collective. is_public: drained too, as public calls are. out_seq may be NULL. */
 hp_status hpi_coll_run(hp_group *group, hp_collective what, const hpi_coll *c, bool is_public,
                        uint64_t *out_seq);

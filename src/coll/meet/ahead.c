@@ -8,14 +8,14 @@
  * the number of the last collective that each peer has left, on its READ line. That number is known
  * to be at least the `floor`.
  *
- * A rank is at most MOST_AHEAD numbers beyond what any peer has left, and a ring holds twice as
- * many entries: so those of the last MOST_AHEAD numbers are whole on both sides of a comparison.
- * Peers say what they have left at every LEAVE_STEP-th number without a meeting. Nobody waits for
- * ever: what is waited for lies CATCH_UP back, which is more than a step.
+ * A rank is at most HPI_MOST_AHEAD numbers beyond what any peer has left, and a ring holds twice as
+ * many entries: so those of the last HPI_MOST_AHEAD numbers are whole on both sides of a
+ * comparison. Peers say what they have left at every LEAVE_STEP-th number without a meeting. Nobody
+ * waits for ever: what is waited for lies CATCH_UP back, which is more than a step.
  */
 #include "words.h"
 
-enum { MOST_AHEAD = HPI_MOST_AHEAD, CATCH_UP = MOST_AHEAD / 2, LEAVE_STEP = CATCH_UP / 2 };
+enum { CATCH_UP = HPI_MOST_AHEAD / 2, LEAVE_STEP = CATCH_UP / 2 };
 
 /* What a peer has left, and so said, compared with what this rank said. */
 static hp_status look_at(hpi_run *run, int peer, uint64_t *floor) {
@@ -25,18 +25,12 @@ static hp_status look_at(hpi_run *run, int peer, uint64_t *floor) {
     return hpi_words_compare_past(run, peer, left);
 }
 
-hp_status hpi_ahead_wait(hpi_run *run) {
+hp_status hpi_ahead_catch_up(hpi_run *run) {
     uint64_t floor = run->seq - 1;
-    if (run->seq <= run->state->floor + MOST_AHEAD)
-        return HP_OK;
     for (int k = 1; k < run->n; k++)
         HP_TRY(look_at(run, (run->rank + k) % run->n, &floor));
     run->state->floor = floor;
     return HP_OK;
-}
-
-void hpi_ahead_met(hpi_run *run) {
-    run->state->floor = run->seq - 1;
 }
 
 void hpi_ahead_leave(hpi_run *run) {

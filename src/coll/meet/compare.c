@@ -121,13 +121,17 @@ static bool is_same_call(const uint64_t *a, const uint64_t *b) {
            hpi_unpack_blocks(a[HPI_WORD_BLOCKS]) == hpi_unpack_blocks(b[HPI_WORD_BLOCKS]);
 }
 
+static void read_words(const hpi_said *entry, uint64_t *out_words) {
+    for (int i = 0; i < HPI_N_WORDS; i++)
+        out_words[i] = atomic_load_explicit(&entry->words[i], memory_order_relaxed);
+}
+
 /* What `rank` said as number seq; false when its entry holds another number by now. */
 static bool recall(const hpi_run *run, int rank, uint64_t seq, uint64_t *out_words) {
     const hpi_said *said = hpi_group_said(run->group, rank, seq);
     if (!hpi_said_is_there(run->group, rank, seq))
         return false;
-    for (int i = 0; i < HPI_N_WORDS; i++)
-        out_words[i] = atomic_load_explicit(&said->words[i], memory_order_relaxed);
+    read_words(said, out_words);
     return true;
 }
 
@@ -153,10 +157,10 @@ hp_status hpi_words_compare_past(const hpi_run *run, int peer, uint64_t seq) {
     return is_known && is_same(mine, theirs) ? HP_OK : fail_past(run, peer, seq);
 }
 
-hp_status hpi_words_compare(const hpi_run *run, int peer, const uint64_t *theirs) {
+hp_status hpi_words_differ(const hpi_run *run, int peer, const hpi_said *entry) {
     const uint64_t *mine = run->state->said;
-    if (is_same(mine, theirs))
-        return HP_OK;
+    uint64_t theirs[HPI_N_WORDS];
+    read_words(entry, theirs);
     return is_same_call(mine, theirs) ? fail_past(run, peer, run->seq)
                                       : fail_mismatch(run, run->seq, mine, peer, theirs);
 }

@@ -84,13 +84,16 @@ static void say(hpi_run *run) {
 /* ---- listening ---- */
 
 hp_status hpi_words_hear(hpi_run *run, int peer, uint64_t out_payload[HPI_SMALL_WORDS]) {
-    uint64_t w[HPI_N_WORDS];
+    const uint64_t *mine = run->state->said;
     HP_TRY(hpi_said_wait(run->group, peer, run->seq, run->name));
     const hpi_said *entry = hpi_group_said(run->group, peer, run->seq);
-    for (int i = 0; i < HPI_N_WORDS; i++)
-        w[i] = word_load(&entry->words[i]);
-    HP_TRY(hpi_words_compare(run, peer, w));
-    memcpy(out_payload, w + HPI_WORD_PLACES, HPI_SMALL_BYTES);
+    uint64_t difference = 0;
+    for (int i = 0; i < HPI_WORD_PLACES; i++)
+        difference |= mine[i] ^ word_load(&entry->words[i]);
+    if (!HPI_LIKELY(difference == 0))
+        return hpi_words_differ(run, peer, entry);
+    for (int i = 0; i < HPI_SMALL_WORDS; i++)
+        out_payload[i] = word_load(&entry->words[HPI_WORD_PLACES + i]);
     return HP_OK;
 }
 

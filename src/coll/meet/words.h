@@ -85,10 +85,15 @@ void hpi_offer(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]);
 /* Of the last so many numbers a rank's entry is whole, whatever its peers do meanwhile. */
 enum { HPI_MOST_AHEAD = HPI_N_SAID / 2 };
 
+hp_status hpi_ahead_catch_up(hpi_run *run);
 /* Wait until this rank is not too far ahead of any other to say its next words. */
-hp_status hpi_ahead_wait(hpi_run *run);
+static inline hp_status hpi_ahead_wait(hpi_run *run) {
+    return run->seq <= run->state->floor + HPI_MOST_AHEAD ? HP_OK : hpi_ahead_catch_up(run);
+}
 /* Everybody has left the collectives before this one. */
-void hpi_ahead_met(hpi_run *run);
+static inline void hpi_ahead_met(hpi_run *run) {
+    run->state->floor = run->seq - 1;
+}
 /* This rank has left one that had no meeting. */
 void hpi_ahead_leave(hpi_run *run);
 
@@ -98,8 +103,8 @@ void hpi_ahead_leave(hpi_run *run);
  * naming the first that differs. */
 hp_status hpi_words_compare_past(const hpi_run *run, int peer, uint64_t seq);
 
-/* Does `peer`, who said these words, make the same call as this rank? MISMATCH naming what
+/* `peer`, whose entry this is, makes another call than this rank, or has made: MISMATCH naming what
  * differs. */
-hp_status hpi_words_compare(const hpi_run *run, int peer, const uint64_t *theirs);
+hp_status hpi_words_differ(const hpi_run *run, int peer, const hpi_said *entry);
 
 #endif
