@@ -248,7 +248,8 @@ hp_status hpi_broadcast_pull(hpi_run *run);
 
 /* What the call means to the kernels. */
 hpi_reduction hpi_reduction_of(const hpi_run *run);
-/* The elements of [0, count) that `rank` owns: cut at cache lines, so that owners share none. */
+/* The elements of [0, count) that `rank` owns: cut at cache lines, so that owners share none; over
+ * a wire at whole blocks. */
 void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
                uint64_t *out_end);
 
@@ -378,7 +379,7 @@ hp_status hpi_wire_alone(hpi_run *run); /* in a group of one */
 
 /* ---- staged/rounded.c: the same where operands are seen by all ---- */
 
-/* Can the kernels round what they read? */
+/* Can the kernels round what they read, in the algorithms of full precision? */
 bool hpi_rounds_in_registers(const hpi_run *run);
 hp_status hpi_scatter_reduce_rounded(hpi_run *run);
 hp_status hpi_reduce_rounded(hpi_run *run);

@@ -80,7 +80,7 @@ static void cut(const hpi_run *run, operands *o) {
     if (run->algorithm->needs == HPI_NEEDS_WIRE)
         slices(run, hpi_wire_step(run), HPI_WIRE_BLOCK, o);
     else if (run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS)
-        slices(run, run->c.count, hpi_rounds_in_registers(run) ? line : HPI_WIRE_BLOCK, o);
+        slices(run, run->c.count, HPI_WIRE_BLOCK, o);
     else if (run->algorithm->needs == HPI_NEEDS_READABLE)
         slices(run, hpi_reduce_direct_step(run), line, o);
     else if (run->algorithm->run == hpi_reduce_staged)

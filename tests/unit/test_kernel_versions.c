@@ -8,7 +8,7 @@
  * every special one. The last cases print how fast each version is, and assert nothing about it.
  */
 #include "base/convert.h"
-#include "coll/kernels/kernels.h"
+#include "coll/kernels/scale.h"
 #include "support/oracle.h"
 
 #include <math.h>
@@ -171,7 +171,8 @@ static void rounded_terms_are_summed(void **state) {
                                                 widened(half, narrowed(half, b)));
                 }
                 FOR_EACH_VERSION(v) {
-                    v->rounding[half == HP_BF16].to_sum[op](&pass, in, &out, 0, PIECE);
+                    v->rounding[half == HP_BF16 ? HPI_BY_BF16 : HPI_BY_FP16].to_sum[op](
+                        &pass, in, &out, 0, PIECE);
                     check_same(v, "rounded terms", op, HP_FP32, got, expected, PIECE);
                 }
             }
@@ -356,6 +357,67 @@ static void the_largest_of_a_block_is_found(void **state) {
         FOR_EACH_VERSION(v)
         assert_int_equal(v->fp8[count % 2].largest_finite(bits, count), expected);
     }
+}
+
+/* ---- sums of fp32 that is rounded to fp8, block by block ---- */
+
+/* A block of one kind: ties and numbers around one exponent; zeros; the ends of fp32; specials. */
+static void fill_block(uint32_t *bits, uint64_t count, int kind, uint64_t *seed) {
+    static const uint32_t exponents[] = {100, 127, 62, 76, 222, 254, 20, 1};
+    for (uint64_t i = 0; i < count; i++) {
+        const uint32_t any = (uint32_t)hpi_random_next(seed), down = any >> 24 & 31;
+        const uint32_t exponent = exponents[kind % 8] > down ? exponents[kind % 8] - down : 0;
+        const uint32_t mask = any & 1 ? 0x7fffff : any & 2 ? 0x7c0000 : 0x780000;
+        bits[i] = (any & 0x80000000U) | exponent << 23 | ((uint32_t)hpi_random_next(seed) & mask);
+        if (kind >= 8)
+            bits[i] = kind == 8 ? any & 0x80000000U : special_fp32[any % 18];
+    }
+}
+
+static void round_block(int format, const uint32_t *bits, uint64_t count, float *out) {
+    const hpi_fp8 *plain = &hpi_kernel_version_at(0)->fp8[format];
+    const hpi_scaling s = hpi_scaling_of(plain->largest_finite(bits, count), format == 0 ? 8 : 15,
+                                         format == 0 ? -9 : -16);
+    for (uint64_t i = 0; i < count; i++)
+        out[i] = decoded(format, encoded(format, hpi_fp32_of_bits(bits[i]) * s.first * s.second)) *
+                 s.scale;
+}
+
+static void rounded_blocks_are_summed(void **state) {
+    enum { BLOCK = HPI_FP8_BLOCK, COUNT = 40 * BLOCK + 77, N_KINDS = 10 };
+    static uint32_t bits[HPI_LEAVES][COUNT];
+    static float terms[HPI_LEAVES][COUNT], expected[COUNT], got[2][COUNT + 1];
+    const void *in[HPI_LEAVES];
+    void *out[2] = {got[0], got[1]};
+    uint64_t seed = 5;
+    (void)state;
+    for (int format = 0; format < 2; format++)
+        for (int n = 1; n <= HPI_LEAVES; n *= 2)
+            for (int op = 0; op < N_OPS; op++) {
+                const hpi_pass pass = {.n = n, .n_out = 2, .divisor = 1, .reciprocal = 1};
+                for (int i = 0; i < n; i++) {
+                    in[i] = bits[i];
+                    for (uint64_t at = 0; at < COUNT; at += BLOCK) {
+                        const uint64_t length = hpi_min(BLOCK, COUNT - at);
+                        const int kind = at / BLOCK < 12 ? (int)(at / BLOCK) / 4 : (int)(at % 1009);
+                        fill_block(bits[i] + at, length, kind % N_KINDS, &seed);
+                        round_block(format, bits[i] + at, length, terms[i] + at);
+                    }
+                }
+                for (int step = 1; step < n; step *= 2) /* the tree */
+                    for (int i = 0; i < n; i += 2 * step)
+                        for (int k = 0; k < COUNT; k++)
+                            terms[i][k] = combined_fp32(op, terms[i][k], terms[i + step][k]);
+                memcpy(expected, terms[0], sizeof expected);
+                FOR_EACH_VERSION(v) {
+                    got[0][COUNT] = got[1][COUNT] = 7;
+                    v->rounding[HPI_BY_E4M3 + format].to_sum[op](&pass, in, out, 0, 5 * BLOCK);
+                    v->rounding[HPI_BY_E4M3 + format].to_sum[op](&pass, in, out, 5 * BLOCK, COUNT);
+                    check_same(v, "rounded blocks", op, HP_FP32, got[0], expected, COUNT);
+                    check_same(v, "rounded blocks", op, HP_FP32, got[1], expected, COUNT);
+                    assert_true(got[0][COUNT] == 7 && got[1][COUNT] == 7);
+                }
+            }
 }
 
 /* ---- conversions ---- */
@@ -623,6 +685,7 @@ int main(void) {
         cmocka_unit_test(fp8_is_decoded),
         cmocka_unit_test(fp8_is_encoded),
         cmocka_unit_test(the_largest_of_a_block_is_found),
+        cmocka_unit_test(rounded_blocks_are_summed),
         cmocka_unit_test(conversions_agree),
         cmocka_unit_test(any_length_and_place),
         cmocka_unit_test(quotients_are_rounded_once),

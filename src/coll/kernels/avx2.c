@@ -9,8 +9,7 @@
 #error "expected the flags of AVX2, see CMakeLists.txt"
 #endif
 
-#include "fp8.h"
-#include "loops.h"
+#include "rounded.h"
 
 const hpi_kernel_version hpi_kernels_avx2 = {"AVX2", kernels, rounding, fp8};
 #endif

@@ -13,8 +13,7 @@
 #error "expected the flags of AVX-512, see CMakeLists.txt"
 #endif
 
-#include "fp8.h"
-#include "loops.h"
+#include "rounded.h"
 
 #define BF16_TARGET __attribute__((target("avx512bf16")))
 

@@ -49,6 +49,19 @@ INLINE s32s greater(s32s a, s32s b) {
     return (s32s)max_int32((vec)a, (vec)b);
 #endif
 }
+/* Of all lanes. */
+INLINE uint32_t greatest(s32s v) {
+#if defined(__AVX512BW__)
+    return (uint32_t)_mm512_reduce_max_epi32((__m512i)v);
+#else
+    int32_t each[FP32S], most;
+    memcpy(each, &v, sizeof each);
+    most = each[0];
+    for (int i = 1; i < FP32S; i++)
+        most = each[i] > most ? each[i] : most;
+    return (uint32_t)most;
+#endif
+}
 INLINE s32s lesser(s32s a, s32s b) {
 #if defined(__AVX512BW__)
     return (s32s)_mm512_min_epi32((__m512i)a, (__m512i)b);
@@ -147,7 +160,6 @@ INLINE void round_all(encode_of *encode, decode_of *decode, const unsigned char 
 INLINE uint32_t largest_up_to(const unsigned char *in, uint64_t count, bool is_any) {
     unsigned char rest[VECTOR] = {0};
     s32s lanes = {0};
-    int32_t each[FP32S], largest = 0;
     for (uint64_t at = 0; at < count; at += FP32S) {
         const bool is_whole = at + FP32S <= count;
         if (!is_whole)
@@ -158,10 +170,7 @@ INLINE uint32_t largest_up_to(const unsigned char *in, uint64_t count, bool is_a
             counts = (s32s){0} - 1;
         lanes = greater(lanes, magnitude & counts);
     }
-    memcpy(each, &lanes, sizeof each);
-    for (int i = 0; i < FP32S; i++)
-        largest = each[i] > largest ? each[i] : largest;
-    return (uint32_t)largest;
+    return greatest(lanes);
 }
 
 /* Mostly all are finite, which shows in the largest. */

@@ -45,8 +45,8 @@ const hpi_kernel *hpi_kernel_of(hp_dtype dtype) {
     return (unsigned)dtype < HPI_N_DTYPES ? &hpi_kernel_version_at(0)->kernels[dtype] : NULL;
 }
 
-const hpi_kernel *hpi_kernel_rounding(hp_dtype half) {
-    return &hpi_kernel_version_at(0)->rounding[half == HP_BF16];
+const hpi_kernel *hpi_kernel_rounding(hpi_rounding rounding) {
+    return &hpi_kernel_version_at(0)->rounding[rounding];
 }
 
 const char *hp_coll_kernels(void) {
@@ -181,6 +181,8 @@ static void reduce_in_registers(const hpi_reduction *r, const void *const *in, v
     uint64_t at = 0;
     if (is_streaming) {
         at = elements_to_line(out, n_out, out_size, count);
+        if (at > 0 && r->kernel->is_in_blocks)
+            at = count;
         loop(&pass, in, out, 0, at);
         pass.is_streaming = true;
     }

@@ -14,6 +14,7 @@
 enum { HPI_LEAVES = 8 };         /* inputs that are added in registers, at most */
 enum { HPI_MOST_INPUTS = 1024 }; /* ranks of a node */
 enum { HPI_N_COMBINE = 3 };      /* sum (avg too), max, min */
+enum { HPI_FP8_BLOCK = 128 };    /* elements that have a scale */
 
 /* What a loop does besides combining. */
 typedef struct hpi_pass {
@@ -35,13 +36,22 @@ typedef struct hpi_kernel {
     hpi_loop *to_own[HPI_N_COMBINE];       /* the same, narrowed to the dtype */
     hpi_loop *merge[HPI_N_COMBINE];        /* partial results of the sum type, to that */
     hpi_loop *merge_to_own[HPI_N_COMBINE]; /* the same, narrowed */
+    bool is_in_blocks; /* ranges of contributions begin at a multiple of HPI_FP8_BLOCK */
 } hpi_kernel;
 
 /* The widest loops that this processor has; NULL for a value outside the enum. */
 const hpi_kernel *hpi_kernel_of(hp_dtype dtype);
 
-/* Of fp32 contributions that are rounded once to `half`, fp16 or bf16, when they are read. */
-const hpi_kernel *hpi_kernel_rounding(hp_dtype half);
+/* Of fp32 contributions that are rounded once when they are read; to fp8 in blocks, each with its
+ * scale, which are counted from element 0. */
+typedef enum hpi_rounding {
+    HPI_BY_FP16,
+    HPI_BY_BF16,
+    HPI_BY_E4M3,
+    HPI_BY_E5M2,
+    HPI_N_ROUNDINGS
+} hpi_rounding;
+const hpi_kernel *hpi_kernel_rounding(hpi_rounding rounding);
 
 /* Between fp32 and a format of 8 bits, as floats.h says. Operands lie apart, at any address. */
 typedef struct hpi_fp8 {
@@ -60,7 +70,7 @@ typedef struct hpi_fp8 {
 typedef struct hpi_kernel_version {
     const char *name;
     const hpi_kernel *kernels;  /* by dtype */
-    const hpi_kernel *rounding; /* of fp32, each rounded when it is read: to fp16, to bf16 */
+    const hpi_kernel *rounding; /* by hpi_rounding */
     const hpi_fp8 *fp8;         /* e4m3, e5m2 */
 } hpi_kernel_version;
 

@@ -18,7 +18,7 @@ typedef struct acc {
     vec v, w;
 } acc;
 
-typedef acc load_of(const unsigned char *from);
+typedef acc load_of(const unsigned char *from, uint32_t least); /* see rounded.h; others: 0 */
 typedef vec combine_of(vec a, vec b);
 typedef vec divide_of(vec v, double divisor, double reciprocal);
 typedef void store_of(unsigned char *to, acc a, bool streams);
@@ -44,24 +44,21 @@ INLINE vec divide_fp64(vec v, double divisor, double reciprocal) {
 
 /* ---- loading and storing ---- */
 
-INLINE acc load_whole(const unsigned char *from) {
+INLINE acc load_whole(const unsigned char *from, uint32_t least) {
+    (void)least;
     return (acc){.v = load(from)};
 }
-INLINE acc load_fp16(const unsigned char *from) {
+INLINE acc load_fp16(const unsigned char *from, uint32_t least) {
+    (void)least;
     return (acc){.v = widen_fp16(load_half(from))};
 }
-INLINE acc load_bf16(const unsigned char *from) {
+INLINE acc load_bf16(const unsigned char *from, uint32_t least) {
+    (void)least;
     return (acc){.v = (vec)(widen(load_half(from)) << 16)};
 }
-/* An fp32 that has been 16 bits. */
-INLINE acc load_by_fp16(const unsigned char *from) {
-    return (acc){.v = widen_fp16(narrow_fp16(load(from)))};
-}
-INLINE acc load_by_bf16(const unsigned char *from) {
-    return (acc){.v = (vec)(round_to_bf16(load(from)) & 0xffff0000U)};
-}
 /* A vector of bf16 lies in two of fp32, its even elements and its odd ones: no lane moves. */
-INLINE acc load_bf16_pairs(const unsigned char *from) {
+INLINE acc load_bf16_pairs(const unsigned char *from, uint32_t least) {
+    (void)least;
     const u32s both = (u32s)load(from);
     return (acc){.v = (vec)(both << 16), .w = (vec)(both & 0xffff0000U)};
 }
@@ -97,35 +94,40 @@ INLINE acc divide(shape s, acc a, const hpi_pass *pass) {
 }
 
 /* sum(b, e) = sum(b, m) + sum(m, e): what lies at `at` of in[0..n), n being 1, 2, 4 or 8. */
-INLINE acc pair_at(shape s, const unsigned char *const *in, uint64_t at) {
-    return combine(s, s.load(in[0] + at), s.load(in[1] + at));
+INLINE acc pair_at(shape s, const unsigned char *const *in, const uint32_t *least, uint64_t at) {
+    return combine(s, s.load(in[0] + at, least[0]), s.load(in[1] + at, least[1]));
 }
-INLINE acc four_at(shape s, const unsigned char *const *in, uint64_t at) {
-    return combine(s, pair_at(s, in, at), pair_at(s, in + 2, at));
+INLINE acc four_at(shape s, const unsigned char *const *in, const uint32_t *least, uint64_t at) {
+    return combine(s, pair_at(s, in, least, at), pair_at(s, in + 2, least + 2, at));
 }
-INLINE acc tree_at(shape s, const unsigned char *const *in, int n, uint64_t at) {
+INLINE acc tree_at(shape s, const unsigned char *const *in, const uint32_t *least, int n,
+                   uint64_t at) {
     if (n == 1)
-        return s.load(in[0] + at);
+        return s.load(in[0] + at, least[0]);
     if (n == 2)
-        return pair_at(s, in, at);
-    return n == 4 ? four_at(s, in, at) : combine(s, four_at(s, in, at), four_at(s, in + 4, at));
+        return pair_at(s, in, least, at);
+    return n == 4 ? four_at(s, in, least, at)
+                  : combine(s, four_at(s, in, least, at), four_at(s, in + 4, least + 4, at));
 }
 
 enum { MOST_ACCS = 4 };
 
+static const uint32_t none[HPI_LEAVES] = {0}; /* no dtype asks for it */
+
 /* n_accs times the lanes of each input, in_at and out_at bytes behind its begin. n_known is n where
  * the code is made for it, and 0 where any order of combining will do. */
-INLINE void reduce_block(shape s, const hpi_pass *pass, const unsigned char *const *in, int n_known,
-                         uint64_t in_at, void *const *out, uint64_t out_at, int n_accs) {
+INLINE void reduce_block(shape s, const hpi_pass *pass, const unsigned char *const *in,
+                         const uint32_t *least, int n_known, uint64_t in_at, void *const *out,
+                         uint64_t out_at, int n_accs) {
     const uint64_t in_step = s.lanes * s.in_size, out_step = s.lanes * s.out_size;
     acc a[MOST_ACCS];
 #pragma GCC unroll 4
     for (int i = 0; i < n_accs; i++)
-        a[i] = tree_at(s, in, n_known ? n_known : 1, in_at + (uint64_t)i * in_step);
+        a[i] = tree_at(s, in, least, n_known ? n_known : 1, in_at + (uint64_t)i * in_step);
     for (int k = 1; !n_known && k < pass->n; k++)
 #pragma GCC unroll 4
         for (int i = 0; i < n_accs; i++)
-            a[i] = combine(s, a[i], s.load(in[k] + in_at + (uint64_t)i * in_step));
+            a[i] = combine(s, a[i], s.load(in[k] + in_at + (uint64_t)i * in_step, least[k]));
     if (s.divide && pass->divisor != 1) {
 #pragma GCC unroll 4
         for (int i = 0; i < n_accs; i++)
@@ -175,7 +177,7 @@ INLINE void reduce_rest(shape s, const hpi_pass *pass, const unsigned char *cons
             one.n_out = 1;
             one.is_streaming = false;
         }
-        reduce_block(s, &one, is_part ? p.in : in, n_known, is_part ? 0 : in_at,
+        reduce_block(s, &one, is_part ? p.in : in, none, n_known, is_part ? 0 : in_at,
                      is_part ? &p.out : out, is_part ? 0 : out_at, 1);
         if (is_part)
             part_store(&p, pass, out, out_at, left * s.out_size);
@@ -198,7 +200,7 @@ INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inpu
     for (int i = 0; i < (n_known ? n_known : pass.n); i++)
         in[i] = inputs[i];
     for (; end - at >= step; at += step)
-        reduce_block(s, &pass, in, n_known, at * s.in_size, out, at * s.out_size, n_accs);
+        reduce_block(s, &pass, in, none, n_known, at * s.in_size, out, at * s.out_size, n_accs);
     if (at < end)
         reduce_rest(s, given, (const unsigned char *const *)inputs, n_known, out, at, end);
 }
@@ -237,10 +239,6 @@ INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inpu
     { load_whole, op##_fp64, divide_fp64, store_whole, false, VECTOR / 8, 8, 8 }
 #define FP32(op)                                                                                   \
     { load_whole, op##_fp32, divide_fp32, store_whole, false, VECTOR / 4, 4, 4 }
-#define FP32_BY_FP16(op)                                                                           \
-    { load_by_fp16, op##_fp32, divide_fp32, store_whole, false, VECTOR / 4, 4, 4 }
-#define FP32_BY_BF16(op)                                                                           \
-    { load_by_bf16, op##_fp32, divide_fp32, store_whole, false, VECTOR / 4, 4, 4 }
 #define INT64(op)                                                                                  \
     { load_whole, op##_int64, NULL, store_whole, false, VECTOR / 8, 8, 8 }
 #define INT32(op)                                                                                  \
@@ -264,8 +262,6 @@ INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inpu
 
 OPS(fp64, fp64, FP64)
 OPS(fp32, fp32, FP32)
-OPS(by_fp16, fp32, FP32_BY_FP16)
-OPS(by_bf16, fp32, FP32_BY_BF16)
 OPS(int64, int64, INT64)
 OPS(int32, int32, INT32)
 OPS(int8, int8, INT8)
@@ -300,13 +296,5 @@ OPS(fp32, bf16, FP32_TO_BF16)
     }
 
 static const hpi_kernel kernels[HPI_N_DTYPES] = KERNELS(NARROW_ROW(bf16));
-
-/* Contributions of fp32 that are rounded when they are loaded; partial results are not. */
-#define ROUNDING_ROW(name)                                                                         \
-    {                                                                                              \
-        .to_sum = ROW(name, fp32), .to_own = ROW(name, fp32), .merge = ROW(fp32, fp32),            \
-        .merge_to_own = ROW(fp32, fp32)                                                            \
-    }
-static const hpi_kernel rounding[2] = {ROUNDING_ROW(by_fp16), ROUNDING_ROW(by_bf16)};
 
 #endif

@@ -2,8 +2,7 @@
  *
  * plain.c - the loops with what every processor of the architecture has.
  */
-#include "fp8.h"
-#include "loops.h"
+#include "rounded.h"
 #include "versions.h"
 
 #ifdef __aarch64__

@@ -21,11 +21,12 @@ static void look_ahead(const void *page, uint64_t left) {
         __builtin_prefetch((const unsigned char *)page + 2 * PAGE);
 }
 
-/* Over a wire of 16 bits it rounds what it reads: see rounded.c. */
+/* Over a wire it rounds what it reads: see rounded.c. */
 static const hpi_kernel *kernel_of(const hpi_run *run) {
+    _Static_assert((int)HP_WIRE_FP8_E5M2 - HP_WIRE_FP16 == HPI_BY_E5M2, "hp_wire and hpi_rounding");
     if (run->wire == HP_WIRE_FULL)
         return hpi_kernel_of(run->c.dtype);
-    return hpi_kernel_rounding(run->wire == HP_WIRE_FP16 ? HP_FP16 : HP_BF16);
+    return hpi_kernel_rounding((hpi_rounding)(run->wire - HP_WIRE_FP16));
 }
 
 hpi_reduction hpi_reduction_of(const hpi_run *run) {
@@ -118,7 +119,7 @@ static way way_of(const hpi_run *run) {
 
 void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
                uint64_t *out_end) {
-    const uint64_t line = 64 / run->in_size;
+    const uint64_t line = run->wire == HP_WIRE_FULL ? 64 / run->in_size : HPI_FP8_BLOCK;
     const uint64_t share = hpi_align_up(hpi_ceil_div(count, (uint64_t)run->n), line);
     *out_begin = hpi_min((uint64_t)rank * share, count);
     *out_end = hpi_min(*out_begin + share, count);

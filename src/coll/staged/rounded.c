@@ -8,12 +8,12 @@
  *     reduce         [all]  [all]  [all]  [all]      each stores its column into every output
  *
  * In shared memory a contribution that is encoded first is read and written once more than one that
- * is not, and the cells it travels in save nothing. So it does not travel. fp32 that would be 16
- * bits is rounded by the kernels as they load it, in the algorithms of full precision. What has
- * scales, another dtype or a result that travels goes by strips: a reader rounds a strip of each
- * operand where it lies, into first-level cache, and sums the strips. The terms are those of wire.c
- * and their tree too, hence the bits; blocks are counted from the start of a part (of the vector,
- * in an all-reduce) there and here.
+ * is not, and the cells it travels in save nothing. So it does not travel. fp32 is rounded by the
+ * kernels as they load it, in the algorithms of full precision. Another dtype, a result that
+ * travels, and blocks of fp8 that are not where an operand's are go by strips: a reader rounds a
+ * strip of each operand where it lies, into first-level cache, and sums the strips. The terms are
+ * those of wire.c and their tree too, hence the bits; blocks are counted from the start of a part
+ * (of the vector, in an all-reduce) there and here.
  */
 #include "../inside.h"
 #include "wire.h"
@@ -92,9 +92,11 @@ static const void *find_in_part(const hpi_run *run, int i, uint64_t at, uint64_t
     return room;
 }
 
+/* The blocks of a part that is cut begin anywhere in the operand. */
 bool hpi_rounds_in_registers(const hpi_run *run) {
-    return (run->wire == HP_WIRE_FP16 || run->wire == HP_WIRE_BF16) && run->c.dtype == HP_FP32 &&
-           run->c.out_dtype == HP_FP32 && !run->c.is_wire_result;
+    const bool is_half = run->wire == HP_WIRE_FP16 || run->wire == HP_WIRE_BF16;
+    return run->c.dtype == HP_FP32 && run->c.out_dtype == HP_FP32 && !run->c.is_wire_result &&
+           (is_half || run->what == HP_ALL_REDUCE || run->c.blocks == 1);
 }
 
 hp_status hpi_scatter_reduce_rounded(hpi_run *run) {

@@ -13,7 +13,7 @@
 #include "../kernels/kernels.h"
 #include <hyperparallel/coll.h>
 
-enum { HPI_WIRE_BLOCK = 128 };
+enum { HPI_WIRE_BLOCK = HPI_FP8_BLOCK };
 
 /* Bytes of `count` encoded elements. A wire is never DEFAULT or FULL here and below. */
 uint64_t hpi_wire_bytes(hp_wire wire, uint64_t count);

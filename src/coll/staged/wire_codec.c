@@ -2,13 +2,11 @@
  *
  * wire_codec.c - to the wire, and kernels that sum what lies on it.
  *
- * fp16 and bf16 are dtypes, so their kernels are there already. A block of fp8 is divided by the
- * least power of two that brings its largest finite magnitude to the format's largest number or
- * below: 448 = 1.75 x 2^8 for e4m3, 57344 = 1.75 x 2^15 for e5m2. So no finite value overflows, and
- * a block whose values some power of two takes into the format stays exact. Both directions of the
- * scaling are exact but where the result is far below the format's least step. Source: OCP 8-bit
- * Floating Point Specification (OFP8) 1.0, 2023.
+ * fp16 and bf16 are dtypes, so their kernels are there already. A block of fp8 is divided by its
+ * scale, see kernels/scale.h. Both directions of the scaling are exact but where the result is far
+ * below the format's least step. Source: OCP 8-bit Floating Point Specification (OFP8) 1.0, 2023.
  */
+#include "../kernels/scale.h"
 #include "wire.h"
 
 enum { BLOCK = HPI_WIRE_BLOCK, SCALE_BYTES = sizeof(float), FP8_BLOCK = SCALE_BYTES + BLOCK };
@@ -21,43 +19,19 @@ uint64_t hpi_wire_bytes(hp_wire wire, uint64_t count) {
 
 /* ---- fp8, a block at a time ---- */
 
-/* 2^exponent, a number of fp32. */
-static float power_of_two(int exponent) {
-    const uint32_t normal = (uint32_t)(exponent + 127) << 23;
-    return hpi_fp32_of_bits(exponent < -126 ? 1U << (exponent + 149) : normal);
-}
-
-/* The exponent of a block's scale, when 1.75 x 2^top is the format's largest number and 2^least its
- * least step. It needs not be so small that this step falls below the least step of fp32. */
-static int scale_of(uint32_t largest, int top, int least) {
-    const bool is_subnormal = largest < 1U << 23; /* a multiple of 2^-149 */
-    const uint32_t bits = is_subnormal ? hpi_bits_of_fp32((float)largest) : largest;
-    const bool is_above = (bits & 0x7fffffU) > 0x600000U; /* 1.75 */
-    const int exponent = (int)(bits >> 23) - 127 - (is_subnormal ? 149 : 0) - top + is_above;
-    return exponent < -149 - least ? -149 - least : exponent;
-}
-
 /* The loops of a format. */
 static const hpi_fp8 *fp8_of(hp_wire wire) {
     return &hpi_kernel_version_at(0)->fp8[wire == HP_WIRE_FP8_E4M3 ? 0 : 1];
 }
 
-/* Of a block: its scale, and the two factors that take it away, as 1 / scale may be beyond fp32. */
-typedef struct scaling {
-    float scale, first, second;
-} scaling;
-
-static scaling scaling_of(hp_wire wire, const hpi_fp8 *fp8, const void *in, uint64_t count) {
+static hpi_scaling scaling_of(hp_wire wire, const hpi_fp8 *fp8, const void *in, uint64_t count) {
     const bool is_e4m3 = wire == HP_WIRE_FP8_E4M3;
-    const int exponent =
-        scale_of(fp8->largest_finite(in, count), is_e4m3 ? 8 : 15, is_e4m3 ? -9 : -16);
-    return (scaling){power_of_two(exponent), power_of_two(-exponent / 2),
-                     power_of_two(-exponent + exponent / 2)};
+    return hpi_scaling_of(fp8->largest_finite(in, count), is_e4m3 ? 8 : 15, is_e4m3 ? -9 : -16);
 }
 
 static void encode_block(hp_wire wire, const hpi_fp8 *fp8, const void *in, uint64_t count,
                          uint8_t *out) {
-    const scaling s = scaling_of(wire, fp8, in, count);
+    const hpi_scaling s = scaling_of(wire, fp8, in, count);
     memcpy(out, &s.scale, SCALE_BYTES);
     fp8->encode(in, s.first, s.second, out + SCALE_BYTES, count);
 }
@@ -113,7 +87,7 @@ void hpi_wire_round(hp_wire wire, hp_dtype dtype, const void *in, uint64_t count
             convert(block, dtype, wide, HP_FP32, n);
             block = wide;
         }
-        const scaling s = scaling_of(wire, fp8, block, n);
+        const hpi_scaling s = scaling_of(wire, fp8, block, n);
         fp8->round(block, s.first, s.second, s.scale, to, n);
     }
 }
