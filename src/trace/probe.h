@@ -67,13 +67,14 @@ typedef struct hpi_probe {
     const char *note;  /* how it was done: an algorithm; NULL: nothing to say */
 } hpi_probe;
 
-/* The calling thread's trace, set by hp_trace_thread. Initial-exec: one load, in the shared library
- * too; it is small enough for the room that the loader keeps. */
+/* The calling thread's trace, set by hp_trace_thread. Not initial-exec, though that is a load where
+ * this is a call in the shared library: then all that the library keeps for each thread, error
+ * texts too, would have to fit into the room that the loader has for what is loaded late. */
 typedef struct hpi_traced {
     hp_trace *trace;
     unsigned stream;
 } hpi_traced;
-extern _Thread_local hpi_traced hpi_this_thread __attribute__((tls_model("initial-exec")));
+extern _Thread_local hpi_traced hpi_this_thread;
 
 /* With an event that the compiler knows one nop is left of the switch, whatever its rows expand to:
  * so its size is not looked at.
