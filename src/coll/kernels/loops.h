@@ -188,8 +188,8 @@ INLINE void reduce_rest(shape s, const hpi_pass *pass, const unsigned char *cons
 INLINE void reduce_range(shape s, const hpi_pass *given, const void *const *inputs, int n_known,
                          void *const *out, uint64_t begin, uint64_t end) {
     if (end - begin == s.lanes) { /* a small call: a vector is all there is */
-        reduce_block(s, given, (const unsigned char *const *)inputs, n_known, begin * s.in_size,
-                     out, begin * s.out_size, 1);
+        reduce_block(s, given, (const unsigned char *const *)inputs, none, n_known,
+                     begin * s.in_size, out, begin * s.out_size, 1);
         return;
     }
     const hpi_pass pass = *given; /* ours: no store can change it, nor the array */
