@@ -94,6 +94,8 @@ static inline uint64_t hpi_max(uint64_t a, uint64_t b) {
 
 /* memcpy, faster for blocks of many pages. */
 void hpi_copy(void *to, const void *from, uint64_t bytes);
+/* The same past the caches: nobody is asked for the lines of `to`, and none stay here. */
+void hpi_copy_past(void *to, const void *from, uint64_t bytes);
 
 /* splitmix64: one step of a seeded sequence. Source: Steele, Lea, Flood, OOPSLA 2014. */
 uint64_t hpi_random_next(uint64_t *state);

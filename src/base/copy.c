@@ -9,6 +9,10 @@
  */
 #include "base.h"
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 enum { PAGE = 4096, LEAST = 16 * PAGE };
 
 void hpi_copy(void *to, const void *from, uint64_t bytes) {
@@ -22,3 +26,36 @@ void hpi_copy(void *to, const void *from, uint64_t bytes) {
     }
     memcpy(t + at, f + at, bytes - at);
 }
+
+#if defined(__x86_64__)
+
+enum { LINE = 64 };
+
+static void copy_line_past(__m128i *to, const __m128i *from) {
+    const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+    const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+    _mm_stream_si128(to, a);
+    _mm_stream_si128(to + 1, b);
+    _mm_stream_si128(to + 2, c);
+    _mm_stream_si128(to + 3, d);
+}
+
+void hpi_copy_past(void *to, const void *from, uint64_t bytes) {
+    unsigned char *t = to;
+    const unsigned char *f = from;
+    const uint64_t head = hpi_min((0 - (uintptr_t)t) % LINE, bytes);
+    memcpy(t, f, head);
+    uint64_t at = head;
+    for (; at + LINE <= bytes; at += LINE)
+        copy_line_past((__m128i *)(void *)(t + at), (const __m128i *)(const void *)(f + at));
+    _mm_sfence(); /* these stores are not in order with a release */
+    memcpy(t + at, f + at, bytes - at);
+}
+
+#else
+
+void hpi_copy_past(void *to, const void *from, uint64_t bytes) {
+    hpi_copy(to, from, bytes);
+}
+
+#endif

@@ -98,6 +98,7 @@ typedef struct hpi_coll_state {
     bool can_hand_back;                         /* lines of peers; see handback.c */
     uint64_t n_slow, n_fast; /* its samples behind each other that were slow; that were fast */
     uint64_t n_readings;     /* that may be sampled */
+    uint64_t n_fills;        /* of the ring, that may be sampled */
     uint64_t n_unjudged;     /* calls that were carried because peers are near, without a sample */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
@@ -338,6 +339,9 @@ hp_status hpi_ring_open(hpi_run *run);
 void hpi_ring_close(hpi_coll_state *s);
 /* The next piece, to be filled. */
 unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes);
+/* Fill (a part of) a piece or a pocket, in the way that suits where its readers are; now and then
+ * the stores are timed. */
+void hpi_ring_fill(hpi_coll_state *s, void *to, const void *from, uint64_t bytes);
 
 /* ---- staged/: through cells, for ordinary memory ---- */
 

@@ -15,7 +15,7 @@
 #include "world.h"
 
 enum {
-    HPI_LAYOUT_VERSION = 5,
+    HPI_LAYOUT_VERSION = 6,
     HPI_MAX_GROUPS = 4096, /* groups of a node that are alive at once */
     HPI_N_NOTES = 8,       /* threads of one rank that can explain their wait at once */
     HPI_NAME_WORDS = 4,    /* a text of up to 31 bytes, as 64-bit words */

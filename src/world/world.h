@@ -102,7 +102,7 @@ enum { HPI_EXCHANGE_WORDS = 13 };
 void hpi_line_post(hp_group *group, int channel, uint64_t seq);
 /* Beside the lines each member has two pockets; the owner writes, the others read what a line or an
  * entry has published. */
-enum { HPI_POCKET_BYTES = 16 * 1024 };
+enum { HPI_POCKET_BYTES = 4 * 1024 };
 /* Commit this rank's own, before the first use. Local. Errors: LIMIT. */
 hp_status hpi_group_open_pockets(hp_group *group);
 /* Where `rank`'s pocket of an even or odd number is seen here; 64-byte aligned. */

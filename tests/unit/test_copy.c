@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_copy.c - hpi_copy copies what memcpy does and touches nothing else, at every size around
- * those at which it changes its way, wherever the blocks begin.
+ * test_copy.c - hpi_copy and hpi_copy_past copy what memcpy does and touch nothing else, at every
+ * size around those at which they change their way, wherever the blocks begin.
  */
 #include "../../src/base/base.h"
 
@@ -13,9 +13,12 @@
 
 enum { PAGE = 4096, MOST = 40 * PAGE, MARGIN = 64, FILL = 0xA5 };
 
-static void check(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+typedef void (*copy_function)(void *to, const void *from, uint64_t bytes);
+
+static void check_one(copy_function copy, unsigned char *to, const unsigned char *from,
+                      uint64_t bytes) {
     memset(to, FILL, bytes + 2 * MARGIN);
-    hpi_copy(to + MARGIN, from, bytes);
+    copy(to + MARGIN, from, bytes);
     for (uint64_t i = 0; i < MARGIN; i++) {
         assert_int_equal(to[i], FILL);
         assert_int_equal(to[MARGIN + bytes + i], FILL);
@@ -23,10 +26,18 @@ static void check(unsigned char *to, const unsigned char *from, uint64_t bytes) 
     assert_memory_equal(to + MARGIN, from, bytes);
 }
 
+static void check(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+    check_one(hpi_copy, to, from, bytes);
+    check_one(hpi_copy_past, to, from, bytes);
+}
+
 static void copies_what_memcpy_does(void **state) {
     (void)state;
     static const uint64_t sizes[] = {0,
                                      1,
+                                     63,
+                                     64,
+                                     200,
                                      PAGE,
                                      16 * PAGE - 1,
                                      16 * PAGE,

@@ -60,8 +60,32 @@ static void small_ones_use_all_of_it(void **state) {
     free(s.ring.base);
 }
 
+/* Whether its readers seem near or far. */
+static void filled_is_what_was_given(void **state) {
+    (void)state;
+    enum { MOST = 40000, MARGIN = 64, FOR_SURE = 3 };
+    unsigned char *from = malloc(MOST + MARGIN), *to = malloc(MOST + MARGIN);
+    assert_true(from && to);
+    for (int i = 0; i < MOST + MARGIN; i++)
+        from[i] = (unsigned char)(i * 7 + i / 251);
+    for (uint64_t n_slow = 0; n_slow <= FOR_SURE; n_slow++)
+        for (uint64_t bytes = 1; bytes <= MOST; bytes = bytes * 3 + 5)
+            for (uint64_t skip = 0; skip < MARGIN; skip += 21) {
+                hpi_coll_state s = {.n_slow = n_slow};
+                for (int turn = 0; turn < 2; turn++) { /* the first may be sampled */
+                    memset(to, 0xee, MOST + MARGIN);
+                    hpi_ring_fill(&s, to, from + skip, bytes);
+                    assert_memory_equal(to, from + skip, bytes);
+                    assert_int_equal(to[bytes], 0xee);
+                }
+            }
+    free(from);
+    free(to);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_is_apart_from_the_last),
-                                       cmocka_unit_test(small_ones_use_all_of_it)};
+                                       cmocka_unit_test(small_ones_use_all_of_it),
+                                       cmocka_unit_test(filled_is_what_was_given)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

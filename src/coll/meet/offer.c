@@ -86,7 +86,7 @@ static bool carry(hpi_run *run, hpi_entered *mine) {
     unsigned char *room = room_for(run);
     if (!room)
         return false;
-    memcpy(room, run->c.in, run->in_bytes);
+    hpi_ring_fill(run->state, room, run->c.in, run->in_bytes);
     *mine = (hpi_entered){
         {HPI_CARRIED, (uint64_t)(uintptr_t)room - (uintptr_t)run->state->heaps[run->rank]}, {0, 0}};
     return true;
