@@ -60,8 +60,10 @@ static bool may_be_carried(const hpi_run *run) {
 }
 
 bool hpi_stays_in_place(const hpi_run *run) {
-    return run->what == HP_ALL_REDUCE && run->is_in_place && !hpi_only_of(run) &&
-           hpi_is_from(run, HPI_FROM_IN_PLACE);
+    const bool is_copied = !run->is_in_place && run->c.dtype == run->c.out_dtype;
+    return run->what == HP_ALL_REDUCE && !hpi_only_of(run) &&
+           ((run->is_in_place && hpi_is_from(run, HPI_FROM_IN_PLACE)) ||
+            (is_copied && hpi_is_from(run, HPI_FROM_COPIED)));
 }
 
 static bool needs_met(const hpi_run *run, hpi_needs needs) {
@@ -78,6 +80,8 @@ static bool needs_met(const hpi_run *run, hpi_needs needs) {
     case HPI_NEEDS_OUTPUTS:
     case HPI_NEEDS_WIRE_OUTPUTS:
         return run->inputs_placed && run->outputs_placed;
+    case HPI_NEEDS_APART:
+        return run->inputs_placed && run->outputs_placed && run->is_apart;
     case HPI_NEEDS_READABLE:
         return run->is_readable;
     default:
@@ -229,6 +233,7 @@ static hp_status run_of(const hp_coll_case *c, hpi_coll_state *state, uint64_t *
     const bool is_carried = run->is_small || run->is_carried;
     run->inputs_placed = !is_carried && c->in_is_symmetric && !is_exchanged_in_place;
     run->outputs_placed = !is_carried && c->what == HP_ALL_REDUCE && c->out_is_symmetric;
+    run->is_apart = !run->is_in_place;
     run->is_readable = !is_carried && run->wire == HP_WIRE_FULL && !is_exchanged_in_place;
     return HP_OK;
 }

@@ -141,6 +141,7 @@ static bool is_read_by_peers(const hpi_run *run) {
     switch (run->algorithm->needs) {
     case HPI_NEEDS_INPUTS:
     case HPI_NEEDS_OUTPUTS:
+    case HPI_NEEDS_APART:
     case HPI_NEEDS_READABLE:
     case HPI_NEEDS_WIRE_INPUTS:
     case HPI_NEEDS_WIRE_OUTPUTS:
@@ -160,6 +161,7 @@ static bool is_result_read(const hpi_run *run) {
 static bool is_written_by_peers(const hpi_run *run) {
     return run->algorithm &&
            (run->algorithm->needs == HPI_NEEDS_OUTPUTS ||
+            run->algorithm->needs == HPI_NEEDS_APART ||
             run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS || hpi_wire_pushes(run));
 }
 

@@ -94,6 +94,7 @@ typedef struct hpi_coll_state {
     uint8_t first_row[HPI_LAST_COLLECTIVE + 1]; /* of each in algorithms.def, or one before it */
     const hpi_algorithm *last;                  /* that ran */
     hpi_kept *kept;                             /* [HPI_LAST_COLLECTIVE + 1] */
+    uint64_t copied_bytes;                      /* by it, of this rank's input to its output */
     bool is_last_pushed;                        /* by it owners stored results into every output */
     bool can_hand_back;                         /* lines of peers; see handback.c */
     uint64_t n_slow, n_fast; /* its samples behind each other that were slow; that were fast */
@@ -158,6 +159,8 @@ struct hpi_run {
     bool may_be_carried;          /* ... or may be copied for all to read, by the call alone */
     bool is_carried;              /* ... and was; after the meeting: on every rank */
     bool inputs_placed, outputs_placed;
+    bool is_apart;    /* of an all-reduce: the output has the type of the input, and is another
+                         buffer on some rank */
     bool is_readable; /* all that is read of peers, wherever it lies: see direct/ */
     uint64_t longest; /* of an all_to_all_v: elements of the longest part of any rank */
     const hpi_algorithm *algorithm; /* NULL: nothing moves */
@@ -245,6 +248,7 @@ const char *hpi_threshold_name(hpi_threshold threshold);
 hp_status hpi_gather(hpi_run *run);
 hp_status hpi_scatter_reduce(hpi_run *run);
 hp_status hpi_reduce_push(hpi_run *run);
+hp_status hpi_reduce_copied(hpi_run *run);
 hp_status hpi_broadcast_pull(hpi_run *run);
 
 /* What the call means to the kernels. */
@@ -358,6 +362,9 @@ unsigned char *hpi_tick_begin(hpi_run *run, uint64_t bytes);
 void hpi_tick_post(hpi_run *run);
 hp_status hpi_tick_wait(hpi_run *run, int peer);
 hp_status hpi_tick_wait_all(hpi_run *run);
+/* A tick without cells: each rank says a word, and waits for all others'. */
+hp_status hpi_tick_tell(hpi_run *run, uint64_t word);
+uint64_t hpi_tick_told(const hpi_run *run, int rank); /* in the present tick */
 
 /* ---- direct/: ordinary memory, read across processes ---- */
 

@@ -14,6 +14,7 @@ typedef struct operands {
     uint64_t in, out;
     uint64_t keep;        /* of the output, what is there already: in place, or the root's */
     uint64_t own;         /* of an all-to-all, the part that stays */
+    uint64_t copied;      /* of an all-reduce, from the input to the output */
     uint64_t slice, sums; /* of an all-reduce, what this rank sums, of one input; the result */
     uint64_t in_coded, out_coded; /* as they travel in low precision */
     uint64_t slice_coded;
@@ -128,6 +129,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(REDUCE_SCATTER_V, wire, in + n * out_coded, in_coded + out)                                  \
     X(REDUCE_SCATTER_V, staged, in + (n - 1) * out, in)                                            \
     X(ALL_REDUCE, one_shot, in + n * out, in + out)                                                \
+    X(ALL_REDUCE, copied, copied + n * slice, copied + n * slice)                                  \
     X(ALL_REDUCE, push, n *slice, n *slice)                                                        \
     X(ALL_REDUCE, rounded, n *slice, n *sums)                                                      \
     X(ALL_REDUCE, direct, (2 * n - 1) * slice + out - sums, (n - 1) * slice + out)                 \
@@ -158,7 +160,7 @@ static void of_all_reduce_wire(const hpi_run *run, const operands *o, hp_coll_tr
 
 static bool of_row(const hpi_algorithm *algorithm, const operands *o, hp_coll_traffic *t) {
     const uint64_t in = o->in, out = o->out, keep = o->keep, own = o->own, slice = o->slice;
-    const uint64_t sums = o->sums;
+    const uint64_t sums = o->sums, copied = o->copied;
     const uint64_t in_coded = o->in_coded, out_coded = o->out_coded, n = o->n;
 #define X(collective, row, read, written) {HP_##collective, #row, read, written},
     const struct {
@@ -187,8 +189,10 @@ bool hpi_traffic_of(const hpi_run *run, hp_coll_traffic *out_traffic) {
     }
     if (run->wire != HP_WIRE_FULL)
         code(run, &o);
-    if (run->what == HP_ALL_REDUCE)
+    if (run->what == HP_ALL_REDUCE) {
+        o.copied = run->state->copied_bytes;
         cut(run, &o);
+    }
     if (run->what == HP_ALL_REDUCE && algorithm->needs == HPI_NEEDS_WIRE) {
         of_all_reduce_wire(run, &o, out_traffic);
         return true;

@@ -129,6 +129,8 @@ static bool takes(const bench *b, const hpi_algorithm *a, const coll_case *c) {
     const bool has_whole_input = a->what == HP_REDUCE_SCATTER || a->what == HP_ALL_TO_ALL;
     if (c->in_place && !bench_can_be_in_place(c))
         return false;
+    if (c->in_place && a->needs == HPI_NEEDS_APART)
+        return false;
     const uint64_t in_bytes = c->count * 4 * (has_whole_input ? (uint64_t)b->n : 1);
     if (a->needs == HPI_NEEDS_WORDS)
         return in_bytes <= HPI_SMALL_BYTES;
@@ -258,6 +260,33 @@ static void places_differ_body(hp_world *world, void *argument) {
     }
     RANK_OK(hp_symm_free(memory));
     hpi_free(ordinary);
+}
+
+/* One rank after the other is in place while the rest is not, and last nobody is. */
+static void copies_differ_body(hp_world *world, void *argument) {
+    enum { COUNT = 32 * 1024 };
+    hp_group *group = hp_world_group(world);
+    const int rank = hp_group_rank(group), n = hp_group_size(group);
+    hp_symm memory;
+    void *base = NULL;
+    (void)argument;
+    RANK_OK(hp_symm_alloc(world, group, 2 * COUNT * sizeof(float), 0, &memory));
+    RANK_OK(hp_symm_pointer(memory, rank, group, &base));
+    float *out = base, *in = out + COUNT;
+    for (int i = 0; i <= n; i++) {
+        float *from = rank == i ? out : in;
+        for (int k = 0; k < COUNT; k++) {
+            out[k] = -1;
+            from[k] = (float)(i * 100 + rank + k % 7);
+        }
+        RANK_OK(hp_all_reduce(group, from, out, COUNT, HP_FP32, HP_SUM));
+        RANK_CHECK(!strcmp(hpi_coll_last(group), "copied"));
+        for (int k = 0; k < COUNT; k++) {
+            RANK_CHECK(out[k] == (float)(n * (i * 100 + k % 7) + n * (n - 1) / 2));
+            RANK_CHECK(rank == i || from[k] == (float)(i * 100 + rank + k % 7));
+        }
+    }
+    RANK_OK(hp_symm_free(memory));
 }
 
 /* ---- life and death ---- */
@@ -440,6 +469,12 @@ static void test_places_differ(void **state) {
         ranks_run(n, RANKS_THREADS, places_differ_body, NULL);
     ranks_run(3, RANKS_PROCESSES, places_differ_body, NULL);
 }
+static void test_copies_differ(void **state) {
+    (void)state;
+    for (int n = 2; n <= 5; n++)
+        ranks_run(n, RANKS_THREADS, copies_differ_body, NULL);
+}
+
 static void test_death(void **state) {
     (void)state;
     ranks_run(3, RANKS_THREADS, death_body, NULL);
@@ -457,6 +492,7 @@ int main(void) {
         cmocka_unit_test(test_operations),
         cmocka_unit_test(test_cells),
         cmocka_unit_test(test_places_differ),
+        cmocka_unit_test(test_copies_differ),
         cmocka_unit_test(test_death),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

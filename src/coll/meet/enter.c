@@ -140,6 +140,8 @@ static void survey_places(hpi_run *run) {
             run->inputs_placed = false;
         if (!e->out.key)
             run->outputs_placed = false;
+        if (!same_place(e->in, e->out) && run->c.dtype == run->c.out_dtype)
+            run->is_apart = true;
     }
 }
 
@@ -212,7 +214,8 @@ static hp_status find(hpi_run *run) {
     const hpi_needs needs = run->algorithm->needs;
     if (needs == HPI_NEEDS_READABLE)
         return hpi_direct_find(run);
-    if (needs == HPI_NEEDS_INPUTS || needs == HPI_NEEDS_OUTPUTS || hpi_needs_wire(needs))
+    if (needs == HPI_NEEDS_INPUTS || needs == HPI_NEEDS_OUTPUTS || needs == HPI_NEEDS_APART ||
+        hpi_needs_wire(needs))
         return find_places(run);
     return HP_OK;
 }

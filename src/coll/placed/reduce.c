@@ -6,6 +6,8 @@
  *     inputs         [abcd] [efgh] [ijkl] [mnop]
  *     scatter_reduce  aeim   bfjn   cgko   dhlp      each reads its own column
  *     push           [all]  [all]  [all]  [all]      each stores its column into every output
+ *     copied         [abcd] [efgh] [ijkl] [mnop]     every output is its rank's input first, but
+ *                    [all]  [all]  [all]  [all]      its own column; then as push, in place
  *
  * A page of each input at a time. In place works, because nobody but the owner touches a slice
  * anywhere, and it reads an element before it stores it. The order of additions is the tree over
@@ -140,6 +142,61 @@ hp_status hpi_scatter_reduce(hpi_run *run) {
                         way_of(run)};
         reduce_alone(run, &s, &reading);
     }
+    return HP_OK;
+}
+
+/* ---- over copies ----
+ *
+ * A line that a peer has read and its owner writes anew costs the owner 7 ns where they are near
+ * and 27 where they are far (AMD); a line that the peer has written as well, 2 and 4: it is the
+ * peer's alone then, and comes back as any line does. In place every line that is read is written,
+ * so a sum that is not in place costs less when each rank copies its input to its output first. */
+
+/* Who shares this rank's core shares its caches, and reads its input where it lies. A bit for each
+ * rank, all of them where there are too many. */
+static uint64_t copied_for(const hpi_run *run) {
+    const hp_world *world = hp_group_world(run->group);
+    uint64_t ranks = UINT64_MAX;
+    if (run->c.in == run->c.out)
+        return 0;
+    for (int i = 0; i < run->n && run->n <= 64 && !hpi_world_can_spin(world); i++)
+        if (hpi_world_is_beside(world, hp_group_world_rank(run->group, i)))
+            ranks &= ~(UINT64_C(1) << i);
+    return ranks;
+}
+
+static bool is_among(uint64_t ranks, int rank) {
+    return ranks >> rank % 64 & 1;
+}
+
+/* This rank's slice is read by itself alone. */
+static void copy_to_output(hpi_run *run, uint64_t ranks) {
+    run->state->copied_bytes = 0;
+    for (int i = 0; i < run->n; i++) {
+        uint64_t begin, end;
+        if (i == run->rank || !is_among(ranks, i))
+            continue;
+        hpi_slice(run, run->c.count, i, &begin, &end);
+        hpi_copy((unsigned char *)run->c.out + begin * run->out_size,
+                 (const unsigned char *)run->c.in + begin * run->in_size,
+                 (end - begin) * run->in_size);
+        run->state->copied_bytes += (end - begin) * run->in_size;
+    }
+}
+
+hp_status hpi_reduce_copied(hpi_run *run) {
+    hpi_coll_state *s = run->state;
+    const uint64_t ranks = copied_for(run);
+    uint64_t begin, end;
+    copy_to_output(run, ranks);
+    HP_TRY(hpi_tick_tell(run, ranks));
+    for (int i = 0; i < run->n; i++)
+        if (i != run->rank && is_among(hpi_tick_told(run, i), run->rank))
+            s->in[i] = s->out[i];
+    hpi_slice(run, run->c.count, run->rank, &begin, &end);
+    const span all = {
+        begin * run->in_size, begin * run->out_size, end - begin, s->out, run->n, AT_ONCE};
+    reduce(run, &all, 0, all.count);
     return HP_OK;
 }
 

@@ -46,9 +46,26 @@ hp_status hpi_tick_wait(hpi_run *run, int peer) {
 }
 
 hp_status hpi_tick_wait_all(hpi_run *run) {
+    HP_TRY(hpi_wait_beside(run->group, HPI_LINE_CHUNK, run->state->tick, run->name));
     for (int k = 1; k < run->n; k++)
         HP_TRY(hpi_tick_wait(run, (run->rank + k) % run->n));
     return HP_OK;
+}
+
+hp_status hpi_tick_tell(hpi_run *run, uint64_t word) {
+    const uint64_t tick = ++run->state->tick;
+    atomic_store_explicit(place_word(run, run->rank), word,
+                          memory_order_relaxed); /* published with the tick */
+    hpi_tick_post(run);
+    HP_TRY(hpi_wait_beside(run->group, HPI_LINE_CHUNK, tick, run->name));
+    for (int k = 1; k < run->n; k++)
+        HP_TRY(
+            hpi_line_wait(run->group, (run->rank + k) % run->n, HPI_LINE_CHUNK, tick, run->name));
+    return HP_OK;
+}
+
+uint64_t hpi_tick_told(const hpi_run *run, int rank) {
+    return atomic_load_explicit(place_word(run, rank), memory_order_relaxed);
 }
 
 /* Parts may be of different lengths: every rank takes as many ticks as the longest one needs. */
