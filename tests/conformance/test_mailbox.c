@@ -182,7 +182,7 @@ static void foreign_body(hp_world *world, void *argument) {
 
 /* ---- at once ---- */
 
-enum { RING_BYTES = 3 * HPI_N_CELLS * HPI_CELL_BYTES };
+enum { RING_BYTES = HPI_FLOW_BYTES + (1 << 20) };
 
 /* Everybody sends to the right, on a stream, while it receives from the left; then both on streams.
  * What is longer than a ring of cells would wait for ever otherwise. */

@@ -4,11 +4,17 @@
  *
  *     outbox of rank r   [slot for member 0 | slot for member 1 | ...], in r's own segment
  *     a slot             how far r has written for that member, and how far the member has read
- *     a ring             HPI_N_CELLS cells for one member, there from the first message on
+ *     the cells          HPI_N_CELLS of them for one member, there from the first message on
+ *     a ring             of bytes for one member, there from the first message of more than
+ *                        HPI_SHORT_BYTES on: what the cells name, but do not hold
  *
- * A slot has a line that only the sender writes and one that only the receiver writes. Both numbers
- * count cells since the beginning and only rise; cell k lies at k % HPI_N_CELLS of the ring. A cell
+ * A slot has lines that only the sender writes and lines that only the receiver writes. Both
+ * numbers count cells since the beginning and only rise; cell k lies at k % HPI_N_CELLS. A cell
  * carries its own number, so a short message reaches its receiver with one line of 64 bytes.
+ *
+ * The ring of bytes is larger than a second-level cache: what the sender writes has left the
+ * receiver's by then. A line that still lies there must be taken back, 7 ns each on AMD's Zen:
+ * through a ring of 128 KiB 64 KiB take three times as long.
  */
 #ifndef HPI_MAILBOX_H
 #define HPI_MAILBOX_H
@@ -21,27 +27,48 @@ enum {
     HPI_N_CELLS = 64,
     HPI_CELL_BYTES = 2048,
     HPI_HEAD_BYTES = 32,       /* a message up to that long lies in the line of its number */
+    HPI_SHORT_BYTES = 1024,    /* up to that long, a message lies in its cell */
     HPI_BUFFERED_BYTES = 8192, /* up to that long, no receiver is waited for */
-    HPI_FAR_BYTES = 32768      /* from there ordinary memory is read across processes */
+    HPI_FLOW_BYTES = 2 << 20,  /* of a ring where each rank has a core ... */
+    HPI_FLOW_CROWDED_BYTES = 256 << 10, /* ... and where it has not */
+    HPI_MOST_RUN_BYTES = 32 << 10,      /* of a ring that one cell names */
+    HPI_N_FLOWS = 8,                    /* so many members have rings; others get cells alone */
+    HPI_PLACED_BYTES = 1 << 20,         /* from there a message is read where it lies ... */
+    HPI_FAR_PLACED_BYTES = 8 << 20      /* ... and from there where the other's core is far */
 };
 #define HPI_REFUSED UINT64_MAX /* in `taken`: the receiver wants something else */
 
 typedef struct hpi_slot {
     _Alignas(
         128) _Atomic uint64_t posted; /* the sender's: cells written; for itself, but the first */
-    _Atomic uint64_t ring;            /* the sender's: where it lies in the segment */
+    _Atomic uint64_t cells;           /* the sender's: where they lie in the segment */
+    _Atomic uint64_t helped;          /* the sender's: what it has written of shared cells up to */
     _Alignas(
         128) _Atomic uint64_t taken; /* the receiver's: cells read, or HPI_REFUSED; said late */
     _Atomic uint64_t is_unreadable;  /* the receiver's: what is far must be copied */
     /* what was refused, written before `taken` */
     _Atomic uint64_t message, sent_count, sent_dtype, wanted_count, wanted_dtype;
+    _Atomic uint64_t is_far; /* the receiver's: from the sender; written before `taken` */
+    /* the receiver's: the shared cell that it has come to, or HPI_REFUSED; and where it wants it */
+    _Atomic uint64_t came_to, key, offset;
+    _Alignas(128) _Atomic uint64_t claimed; /* of both: pieces of the shared cell */
 } hpi_slot;
-_Static_assert(sizeof(hpi_slot) == 256, "shared between processes");
+_Static_assert(sizeof(hpi_slot) == 384, "shared between processes");
+
+/* How far the core is from which something is read, as the reader finds it: see distance.c. */
+typedef struct hpi_distance {
+    bool can_tell;             /* it matters, and what is timed is not who has the core */
+    uint64_t n_pieces, n_slow; /* slow ones behind each other */
+} hpi_distance;
 
 /* A message of `count` elements begins a cell; what does not fit goes on in the next ones. */
 typedef enum hpi_cell_kind {
     HPI_CELL_DATA,   /* in `head` or `data` */
+    HPI_CELL_RUN,    /* in the ring of bytes */
+    HPI_CELL_PAST,   /* the same, stored past the caches */
     HPI_CELL_PLACED, /* in symmetric memory, at `place` */
+    HPI_CELL_SHARED, /* the same, and the sender copies a part of it if the receiver says where to
+                      */
     HPI_CELL_FAR     /* in the sender's process, at an address */
 } hpi_cell_kind;
 typedef struct hpi_cell {
@@ -51,6 +78,9 @@ typedef struct hpi_cell {
     uint64_t spare;
     union {
         unsigned char head[HPI_HEAD_BYTES];
+        struct {
+            uint64_t at, bytes; /* in the sender's segment */
+        } run;
         hpi_place place;
         struct {
             uint64_t address;
@@ -61,15 +91,33 @@ typedef struct hpi_cell {
 } hpi_cell;
 _Static_assert(sizeof(hpi_cell) == 64 + HPI_CELL_BYTES, "shared between processes");
 
+/* The ring of bytes to one member, as its sender sees it. Positions count bytes since the beginning
+ * and only rise; position p lies at p % size. Cell k holds none from position ends[k] on, and when
+ * it was taken all before is free. */
+typedef struct hpi_flow {
+    unsigned char *bytes;
+    uint64_t offset, size; /* where it lies in the segment */
+    uint64_t position;     /* where the next run begins */
+    uint64_t ends[2 * HPI_N_CELLS];
+} hpi_flow;
+
 /* Messages to or from one member. Used by one thread at a time. */
 typedef struct hpi_way {
     atomic_bool is_busy;
-    hpi_slot *slot;  /* as seen here; NULL before the first message */
-    hpi_cell *cells; /* the ring; NULL before the first message */
+    bool has_no_flow;             /* a sender has asked for a ring and got none */
+    bool is_far;                  /* the receiver has said so to the sender; what it has said */
+    hpi_slot *slot;               /* as seen here; NULL before the first message */
+    hpi_cell *cells;              /* NULL before the first message */
+    hpi_flow *flow;               /* a sender's; NULL before the first message that is not short */
+    const unsigned char *segment; /* a receiver's: that of the sender */
     uint64_t n_cells, n_messages;
-    uint64_t n_taken;   /* cells that the receiver is known to have read, or has said that it has */
-    uint64_t looked_ns; /* when a sender that waits for nobody last looked at its partner */
+    uint64_t n_taken; /* cells that the receiver is known to have read, or has said that it has */
+    uint64_t n_unsaid_bytes; /* of runs in cells that a receiver has read since */
+    uint64_t looked_ns;      /* when a sender that waits for nobody last looked at its partner */
+    hpi_distance distance;   /* a receiver's, from the sender */
 } hpi_way;
+
+/* ---- outbox.c ---- */
 
 /* Memory of this rank that its readers may need after it has left the group. */
 /* Take `bytes`, zeroed, in the own segment; leave gives them back when the last member has left. */
@@ -85,13 +133,27 @@ typedef struct hpi_mailbox {
     hpi_way *to, *from;   /* [size] each */
 } hpi_mailbox;
 
-/* Does the receiver read a message that lies there itself? What is sent otherwise is copied. */
-hp_status hpi_mailbox_is_read(hp_group *group, const void *data, uint64_t bytes, int to,
-                              bool *out_is_read);
 hp_status hpi_mailbox_get(hp_group *group, hpi_mailbox **out_mailbox);
 /* Make slot and cells of a way usable. Sending takes memory of this rank and waits for nobody;
  * receiving waits until the other has sent its first message. */
 hp_status hpi_way_open_to(hpi_mailbox *m, int rank);
 hp_status hpi_way_open_from(hpi_mailbox *m, int rank);
+/* Give the way a ring of bytes, if it has none and there is room for one. */
+void hpi_flow_open(hpi_mailbox *m, int rank);
+
+/* ---- distance.c ---- */
+
+void hpi_distance_init(hpi_distance *distance, const hp_world *world);
+bool hpi_distance_is_far(const hpi_distance *distance);
+/* Copy what a core at that distance has just written; sometimes timed. */
+void hpi_copy_from(hpi_distance *distance, void *to, const void *from, uint64_t bytes);
+/* For a core far away to read. `to` is aligned to a line. */
+void hpi_copy_past_caches(void *to, const void *from, uint64_t bytes);
+
+/* ---- mailbox.c ---- */
+
+/* Does the receiver read a message that lies there itself? What is sent otherwise is copied. */
+hp_status hpi_mailbox_is_read(hp_group *group, const void *data, uint64_t bytes, int to,
+                              bool *out_is_read);
 
 #endif

@@ -3,11 +3,17 @@
  * outbox.c - the memory of messages: taken by the sender alone, given back when nobody reads it.
  *
  * No call here is collective, so nobody's first message can wait for somebody's other call. A rank
- * that destroys its group leaves its outbox behind: messages in it can still be received. A ring
- * goes when all of it was read; the slots, which a receiver may look at as long as it is in the
- * group, go when every member has left. Both are looked at whenever an outbox is made or left.
+ * that destroys its group leaves its outbox behind: messages in it can still be received. Cells
+ * and rings go when all of them was read; the slots, which a receiver may look at as long as it is
+ * in the group, go when every member has left. Both are looked at whenever an outbox is made or
+ * left.
  */
 #include "mailbox.h"
+
+/* Of the own segment; 0 bytes: none. */
+typedef struct block {
+    uint64_t offset, bytes;
+} block;
 
 struct hpi_outbox {
     hpi_outbox *next;
@@ -16,9 +22,9 @@ struct hpi_outbox {
     uint64_t offset; /* of the slots, or of what else was taken */
     uint64_t bytes;
     hpi_slot *slots;
-    uint64_t *rings; /* [n], where they lie; NO_RING */
+    block *cells, *flows; /* [n] each, of the ways */
+    int n_flows;
 };
-#define NO_RING UINT64_MAX
 
 /* Hangs on a world: what destroyed groups have left behind. */
 typedef struct remains {
@@ -27,7 +33,7 @@ typedef struct remains {
     hpi_outbox *first;
 } remains;
 
-enum { RING_BYTES = HPI_N_CELLS * sizeof(hpi_cell) };
+enum { CELLS_BYTES = HPI_N_CELLS * sizeof(hpi_cell) };
 
 static uint64_t slots_bytes(int n) {
     return (uint64_t)n * sizeof(hpi_slot);
@@ -37,7 +43,7 @@ static uint64_t slots_bytes(int n) {
  */
 
 static void outbox_free(hpi_outbox *o) {
-    hpi_free(o->rings);
+    hpi_free(o->cells);
     hpi_free(o);
 }
 
@@ -46,13 +52,19 @@ static bool is_read(const hpi_slot *slot) {
            atomic_load_explicit(&slot->posted, memory_order_relaxed);
 }
 
+static void give_back(hp_world *world, block *b) {
+    if (b->bytes)
+        hpi_symm_give(world, b->offset, b->bytes);
+    b->bytes = 0;
+}
+
 /* Give back what nobody reads any more; true: that was all of it. */
 static bool outbox_clear(hp_world *world, hpi_outbox *o) {
     const bool is_over = hpi_term_is_over(world, o->term);
     for (int i = 0; i < o->n; i++)
-        if (o->rings[i] != NO_RING && (is_over || is_read(&o->slots[i]))) {
-            hpi_symm_give(world, o->rings[i], RING_BYTES);
-            o->rings[i] = NO_RING;
+        if (is_over || is_read(&o->slots[i])) {
+            give_back(world, &o->cells[i]);
+            give_back(world, &o->flows[i]);
         }
     if (is_over)
         hpi_symm_give(world, o->offset, o->bytes);
@@ -147,6 +159,8 @@ static void mailbox_destroy(void *memory) {
     hpi_mailbox *m = memory;
     if (!m)
         return;
+    for (int i = 0; m->to && i < hp_group_size(m->group); i++)
+        hpi_free(m->to[i].flow);
     if (m->outbox)
         hpi_outbox_leave(m->group, m->outbox);
     pthread_mutex_destroy(&m->lock);
@@ -193,16 +207,17 @@ static unsigned char *segment_of(const hpi_mailbox *m, int rank, uint64_t *out_b
 
 static hp_status outbox_create(hpi_mailbox *m, hpi_outbox **out_outbox) {
     const int n = hp_group_size(m->group);
-    uint64_t bytes, *rings = hpi_alloc((size_t)n, sizeof *rings);
+    uint64_t bytes;
+    block *blocks = hpi_alloc(2 * (size_t)n, sizeof *blocks);
     hpi_outbox *o = NULL;
-    const hp_status status = rings ? hpi_outbox_take(m->group, slots_bytes(n), &o) : HP_ERR_MEMORY;
+    const hp_status status = blocks ? hpi_outbox_take(m->group, slots_bytes(n), &o) : HP_ERR_MEMORY;
     if (status < 0) {
-        hpi_free(rings);
+        hpi_free(blocks);
         return status;
     }
-    memset(rings, 0xff, (size_t)n * sizeof *rings); /* NO_RING */
     o->n = n;
-    o->rings = rings;
+    o->cells = blocks;
+    o->flows = blocks + n;
     o->slots = (hpi_slot *)(void *)(segment_of(m, hp_group_rank(m->group), &bytes) + o->offset);
     *out_outbox = o;
     return HP_OK;
@@ -219,15 +234,23 @@ static hp_status outbox_open(hpi_mailbox *m) {
     return HP_OK;
 }
 
-/* Locked. The ring's place is acquired with the first cell, by `posted`. */
-static hp_status ring_open(hpi_mailbox *m, int rank) {
+/* Locked. */
+static hp_status block_take(hpi_mailbox *m, block *b, uint64_t bytes, void **out_memory) {
+    uint64_t segment_bytes;
+    HP_TRY(hpi_symm_take(hp_group_world(m->group), bytes, &b->offset));
+    b->bytes = bytes;
+    *out_memory = segment_of(m, hp_group_rank(m->group), &segment_bytes) + b->offset;
+    return HP_OK;
+}
+
+/* Locked. The cells' place is acquired with the first of them, by `posted`. */
+static hp_status cells_open(hpi_mailbox *m, int rank) {
     hpi_outbox *o = m->outbox;
-    uint64_t bytes;
-    HP_TRY(hpi_symm_take(hp_group_world(m->group), RING_BYTES, &o->rings[rank]));
-    atomic_store_explicit(&o->slots[rank].ring, o->rings[rank], memory_order_relaxed);
+    void *cells;
+    HP_TRY(block_take(m, &o->cells[rank], CELLS_BYTES, &cells));
+    atomic_store_explicit(&o->slots[rank].cells, o->cells[rank].offset, memory_order_relaxed);
     m->to[rank].slot = &o->slots[rank];
-    m->to[rank].cells =
-        (hpi_cell *)(void *)(segment_of(m, hp_group_rank(m->group), &bytes) + o->rings[rank]);
+    m->to[rank].cells = cells;
     return HP_OK;
 }
 
@@ -237,9 +260,38 @@ hp_status hpi_way_open_to(hpi_mailbox *m, int rank) {
     pthread_mutex_lock(&m->lock);
     hp_status status = outbox_open(m);
     if (status == HP_OK)
-        status = ring_open(m, rank);
+        status = cells_open(m, rank);
     pthread_mutex_unlock(&m->lock);
     return status;
+}
+
+/* Locked. */
+static hpi_flow *flow_create(hpi_mailbox *m, int rank) {
+    hpi_outbox *o = m->outbox;
+    block *b = &o->flows[rank];
+    const bool can_spin = hpi_world_can_spin(hp_group_world(m->group));
+    const uint64_t bytes = can_spin ? HPI_FLOW_BYTES : HPI_FLOW_CROWDED_BYTES;
+    void *memory;
+    hpi_flow *flow = hpi_alloc(1, sizeof *flow);
+    if (!flow || block_take(m, b, bytes, &memory) < 0) {
+        hpi_free(flow);
+        return NULL;
+    }
+    memset(memory, 0, bytes); /* its pages are there from now on */
+    *flow = (hpi_flow){.bytes = memory, .offset = b->offset, .size = bytes};
+    o->n_flows++;
+    return flow;
+}
+
+void hpi_flow_open(hpi_mailbox *m, int rank) {
+    hpi_way *way = &m->to[rank];
+    if (way->flow || way->has_no_flow)
+        return;
+    pthread_mutex_lock(&m->lock);
+    if (m->outbox->n_flows < HPI_N_FLOWS)
+        way->flow = flow_create(m, rank);
+    pthread_mutex_unlock(&m->lock);
+    way->has_no_flow = !way->flow;
 }
 
 hp_status hpi_way_open_from(hpi_mailbox *m, int rank) {
@@ -258,7 +310,9 @@ hp_status hpi_way_open_from(hpi_mailbox *m, int rank) {
     }
     const hpi_reason reason = {.operation = "recv", .group = m->group, .rank = rank, .seq = 1};
     HP_TRY(hpi_world_wait(hp_group_world(m->group), &way->slot->posted, HP_GE, 1, &reason));
-    way->cells = (hpi_cell *)(void *)(segment +
-                                      atomic_load_explicit(&way->slot->ring, memory_order_relaxed));
+    way->segment = segment;
+    hpi_distance_init(&way->distance, hp_group_world(m->group));
+    way->cells = (hpi_cell *)(void *)(segment + atomic_load_explicit(&way->slot->cells,
+                                                                     memory_order_relaxed));
     return HP_OK;
 }
