@@ -31,6 +31,10 @@ bool hpi_is_from(const hpi_run *run, hpi_threshold threshold) {
     return threshold == HPI_FROM_ANY || bytes_of(run) >= run->state->thresholds[threshold];
 }
 
+bool hpi_passes_caches(const hpi_run *run) {
+    return run->in_bytes + run->out_bytes >= 2 * run->state->thresholds[HPI_FROM_STREAM];
+}
+
 static bool is_in_range(const hpi_run *run, const hpi_algorithm *a) {
     return hpi_is_from(run, a->from) && (a->to == HPI_FROM_ANY || !hpi_is_from(run, a->to));
 }
@@ -232,7 +236,8 @@ static hp_status run_of(const hp_coll_case *c, hpi_coll_state *state, uint64_t *
         (!is_placed || (!hpi_stays_in_place(run) && !hpi_is_from(run, HPI_FROM_ONE_SHOT)));
     const bool is_carried = run->is_small || run->is_carried;
     run->inputs_placed = !is_carried && c->in_is_symmetric && !is_exchanged_in_place;
-    run->outputs_placed = !is_carried && c->what == HP_ALL_REDUCE && c->out_is_symmetric;
+    run->outputs_placed =
+        !is_carried && c->out_is_symmetric && (c->what == HP_ALL_REDUCE || c->what == HP_BROADCAST);
     run->is_apart = !run->is_in_place;
     run->is_readable = !is_carried && run->wire == HP_WIRE_FULL && !is_exchanged_in_place;
     return HP_OK;

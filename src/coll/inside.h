@@ -67,8 +67,8 @@ enum { HPI_ROW_WORDS = 8, HPI_ROW_BYTES = 8 * HPI_ROW_WORDS }; /* a vector, to b
 enum { HPI_ENTER_WORDS = 3 + HPI_SMALL_WORDS }; /* that a rank says when it enters, see enter.c */
 
 /* What a rank said of its operands when it entered: {key, offset} in symmetric memory, {0, address}
- * in ordinary memory, {0, 0} where peers may not read it. Peers touch the output of an all-reduce
- * alone; of the others the place of `out` carries two numbers, which enter.c names. */
+ * in ordinary memory, {0, 0} where peers may not read it. Peers write the outputs of an all-reduce
+ * and of a broadcast; of the others the place of `out` carries two numbers, which enter.c names. */
 typedef struct hpi_entered {
     hpi_place in, out;
 } hpi_entered;
@@ -231,6 +231,8 @@ void hpi_choice_explain(const hpi_run *run, char *out_text, size_t size);
 void hpi_choose_ahead(hpi_run *run);
 /* Is the call as large as that? */
 bool hpi_is_from(const hpi_run *run, hpi_threshold threshold);
+/* Are its operands, of STREAM bytes on the mean, more than caches hold? Each rank for itself. */
+bool hpi_passes_caches(const hpi_run *run);
 /* The number of the forced row, from 1; 0: none. */
 unsigned hpi_only_find(const hpi_run *run);
 static inline unsigned hpi_only_of(const hpi_run *run) {
@@ -246,10 +248,15 @@ const char *hpi_threshold_name(hpi_threshold threshold);
 /* ---- placed/: where the data lie ---- */
 
 hp_status hpi_gather(hpi_run *run);
+/* What this rank keeps of its own input; nothing in place. */
+void hpi_gather_own(const hpi_run *run);
+/* A block of that: from STREAM on past the caches, which the peers' blocks take. */
+void hpi_copy_own(const hpi_run *run, void *to, const void *from, uint64_t bytes);
 hp_status hpi_scatter_reduce(hpi_run *run);
 hp_status hpi_reduce_push(hpi_run *run);
 hp_status hpi_reduce_copied(hpi_run *run);
 hp_status hpi_broadcast_pull(hpi_run *run);
+hp_status hpi_broadcast_push_pull(hpi_run *run);
 
 /* What the call means to the kernels. */
 hpi_reduction hpi_reduction_of(const hpi_run *run);
@@ -270,8 +277,8 @@ bool hpi_can_hand_back(void);
 typedef struct hpi_reading {
     hpi_coll_state *state; /* NULL: nothing goes back */
 } hpi_reading;
-/* Before this call reads anything. `own` and `peer` are what it will read of its own input and of a
- * peer's, `bytes` of each; now and then these are timed. */
+/* Before this call reads anything. `own` and `peer` are its own input and a peer's, `bytes` of each;
+ * now and then loads from their ends are timed. */
 hpi_reading hpi_reading_begin(const hpi_run *run, const void *own, const void *peer,
                               uint64_t bytes);
 /* What was timed, of a reading that may hand back. */

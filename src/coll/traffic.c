@@ -15,6 +15,7 @@ typedef struct operands {
     uint64_t keep;        /* of the output, what is there already: in place, or the root's */
     uint64_t own;         /* of an all-to-all, the part that stays */
     uint64_t copied;      /* of an all-reduce, from the input to the output */
+    uint64_t share;       /* of a broadcast, what this rank copies where all take part */
     uint64_t slice, sums; /* of an all-reduce, what this rank sums, of one input; the result */
     uint64_t in_coded, out_coded; /* as they travel in low precision */
     uint64_t slice_coded;
@@ -49,12 +50,21 @@ static uint64_t own_count(const hpi_run *run) {
     return run->what == HP_ALL_TO_ALL ? run->c.count : 0;
 }
 
+/* See placed/broadcast.c. */
+static uint64_t share_of(const hpi_run *run) {
+    uint64_t begin, end;
+    hpi_slice(run, run->c.count, run->n - 1, &begin, &end);
+    return (run->rank == run->c.root ? (uint64_t)(run->n - 1) * (end - begin) : begin) *
+           run->in_size;
+}
+
 static operands operands_of(const hpi_run *run) {
     const hpi_coll *c = &run->c;
     operands o = {.n = (uint64_t)run->n, .own = own_count(run) * run->in_size};
     o.in = c->in_counts ? sum_of(c->in_counts, run->n) * run->in_size : run->in_bytes;
     o.out = c->out_counts ? sum_of(c->out_counts, run->n) * run->out_size : run->out_bytes;
     o.keep = kept(run, &o);
+    o.share = run->what == HP_BROADCAST ? share_of(run) : 0;
     return o;
 }
 
@@ -134,6 +144,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_REDUCE, rounded, n *slice, n *sums)                                                      \
     X(ALL_REDUCE, direct, (2 * n - 1) * slice + out - sums, (n - 1) * slice + out)                 \
     X(ALL_REDUCE, staged, in + (n - 1) * slice + out - sums, in - slice + out + sums)              \
+    X(BROADCAST, push_pull, share, share)                                                          \
     X(BROADCAST, pull, out - keep, out - keep)                                                     \
     X(BROADCAST, direct, out - keep, out - keep)                                                   \
     X(BROADCAST, cells, out, out)                                                                  \
@@ -160,7 +171,7 @@ static void of_all_reduce_wire(const hpi_run *run, const operands *o, hp_coll_tr
 
 static bool of_row(const hpi_algorithm *algorithm, const operands *o, hp_coll_traffic *t) {
     const uint64_t in = o->in, out = o->out, keep = o->keep, own = o->own, slice = o->slice;
-    const uint64_t sums = o->sums, copied = o->copied;
+    const uint64_t sums = o->sums, copied = o->copied, share = o->share;
     const uint64_t in_coded = o->in_coded, out_coded = o->out_coded, n = o->n;
 #define X(collective, row, read, written) {HP_##collective, #row, read, written},
     const struct {

@@ -79,6 +79,7 @@ static const known known_calls[] = {
     {HP_ALL_TO_ALL, false, true, HP_WIRE_FULL, "staged", 2 * BYTES, 2 * BYTES},
     {HP_ALL_TO_ALL, true, false, HP_WIRE_FULL, "staged", 3 * BYTES, 3 * BYTES},
     {HP_BROADCAST, false, true, HP_WIRE_FULL, "cells", BYTES, BYTES},
+    {HP_BROADCAST, false, true, HP_WIRE_FULL, "push_pull", BYTES / 2, BYTES / 2},
     {HP_BROADCAST, false, true, HP_WIRE_FULL, "pull", 0, 0}, /* the peer does it */
     {HP_BROADCAST, true, true, HP_WIRE_FULL, "staged", BYTES, BYTES},
     /* half of the peer's input to a piece in cache, and half of its sums to out */

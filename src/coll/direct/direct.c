@@ -31,9 +31,9 @@ static hp_status fetch_part(const hpi_run *run, int part) {
 }
 
 hp_status hpi_gather_direct(hpi_run *run) {
-    for (int k = 0; k < run->n; k++)
-        if (k > 0 || !run->is_in_place)
-            HP_TRY(fetch_part(run, (run->rank + k) % run->n));
+    for (int k = 1; k < run->n; k++)
+        HP_TRY(fetch_part(run, (run->rank + k) % run->n));
+    hpi_gather_own(run);
     return HP_OK;
 }
 
@@ -53,11 +53,12 @@ hp_status hpi_broadcast_direct(hpi_run *run) {
 hp_status hpi_exchange_direct(hpi_run *run) {
     const uint64_t bytes = run->c.count * run->in_size;
     const uint64_t mine = (uint64_t)run->rank * bytes; /* in every input */
-    for (int k = 0; k < run->n; k++) {
+    for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + run->n - k) % run->n;
         HP_TRY(fetch(run, peer, (unsigned char *)run->c.out + (uint64_t)peer * bytes,
                      run->state->in[peer] + mine, bytes));
     }
+    hpi_exchange_own(run);
     return HP_OK;
 }
 

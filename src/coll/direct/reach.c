@@ -138,7 +138,7 @@ hp_status hpi_fetch_add(hpi_fetch *f, void *to, const void *from, uint64_t bytes
     unsigned char *t = to;
     const unsigned char *source = from;
     if (f->is_near && bytes)
-        memcpy(to, from, bytes); /* in one: libc knows how to copy what is longer than a cache */
+        hpi_copy(to, from, bytes);
     for (uint64_t at = 0; at < bytes && !f->is_near; at += MOST_BYTES) {
         const uint64_t piece = hpi_min(bytes - at, MOST_BYTES);
         if (f->n == HPI_FETCH_PIECES || f->bytes + piece > MOST_BYTES)

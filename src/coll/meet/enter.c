@@ -130,7 +130,7 @@ static bool same_place(hpi_place a, hpi_place b) {
 static void survey_places(hpi_run *run) {
     const hpi_entered *mine = &run->state->entered[run->rank];
     run->inputs_placed = true;
-    run->outputs_placed = run->what == HP_ALL_REDUCE;
+    run->outputs_placed = run->what == HP_ALL_REDUCE || run->what == HP_BROADCAST;
     for (int i = 0; i < run->n; i++) {
         const hpi_entered *e = &run->state->entered[i];
         const bool is_seen = e->in.key || same_place(e->in, hpi_nowhere);

@@ -38,7 +38,8 @@ static hpi_place place_of_input(const hpi_run *run) {
  * this rank's offsets say, so it reads in place only where all have laid them out in one way. */
 static hpi_place said_last(const hpi_run *run) {
     switch (run->what) {
-    case HP_ALL_REDUCE: /* the one collective whose outputs peers write */
+    case HP_ALL_REDUCE: /* those whose outputs peers write */
+    case HP_BROADCAST:
         return place_of(run, run->c.out, run->out_bytes, run->state->out);
     case HP_ALL_GATHER_V:
         return (hpi_place){run->c.count, 0};

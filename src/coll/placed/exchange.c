@@ -19,8 +19,8 @@
 void hpi_exchange_own(const hpi_run *run) {
     const hpi_piece from = hpi_sent_to(run, run->rank), to = hpi_got_of(run, run->rank);
     if (!run->is_in_place && to.bytes)
-        hpi_copy((unsigned char *)run->c.out + to.begin,
-                 (const unsigned char *)run->c.in + from.begin, to.bytes);
+        hpi_copy_own(run, (unsigned char *)run->c.out + to.begin,
+                     (const unsigned char *)run->c.in + from.begin, to.bytes);
 }
 
 /* Nobody else reads it. */
@@ -37,15 +37,15 @@ hp_status hpi_exchange(hpi_run *run) {
     const hpi_piece ours = hpi_sent_to(run, run->rank);
     const uint64_t begin = ours.begin; /* of our part in every input */
     const int first = (run->rank + run->n - 1) % run->n;
-    const hpi_reading reading = hpi_reading_begin(run, run->state->in[run->rank] + begin,
-                                                  run->state->in[first] + begin, ours.bytes);
-    hpi_exchange_own(run);
+    const hpi_reading reading =
+        hpi_reading_begin(run, run->state->in[run->rank], run->state->in[first], run->in_bytes);
     for (int k = 1; k < run->n; k++) {
         const int peer = (run->rank + run->n - k) % run->n;
         const hpi_piece to = hpi_got_of(run, peer);
         pull(&reading, (unsigned char *)run->c.out + to.begin, run->state->in[peer] + begin,
              to.bytes);
     }
+    hpi_exchange_own(run); /* last: see gather.c */
     return HP_OK;
 }
 

@@ -40,9 +40,12 @@ hpi_reduction hpi_reduction_of(const hpi_run *run) {
                            .scratch = run->state->scratch};
 }
 
-/* How several outputs get their sums: all of them at once; our own, page by page, and copies of it;
- * all at once past the caches. */
-typedef enum way { AT_ONCE, COPIED, PAST } way;
+/* How several outputs get their sums: all of them at once; our own, page by page, and copies of it,
+ * which go past the caches or not; all at once past the caches. */
+typedef enum way { AT_ONCE, COPIED, COPIED_PAST, PAST } way;
+static bool is_copied(way w) {
+    return w == COPIED || w == COPIED_PAST;
+}
 
 /* What is reduced and where to. */
 typedef struct span {
@@ -56,8 +59,9 @@ typedef struct span {
 static void copy_on(const hpi_run *run, const span *s, uint64_t at, uint64_t n) {
     const uint64_t offset = s->out_offset + at * run->out_size;
     for (int k = 1; k < s->n_out; k++)
-        memcpy(s->out[(run->rank + k) % s->n_out] + offset, s->out[run->rank] + offset,
-               n * run->out_size);
+        (s->way == COPIED ? hpi_copy : hpi_copy_past)(s->out[(run->rank + k) % s->n_out] + offset,
+                                                      s->out[run->rank] + offset,
+                                                      n * run->out_size);
 }
 
 /* Elements [at, end). */
@@ -74,8 +78,8 @@ static void reduce(const hpi_run *run, const span *s, uint64_t at, uint64_t end)
         }
         for (int k = 0; k < s->n_out; k++) /* our own first: the others start elsewhere */
             to[k] = s->out[(run->rank + k) % s->n_out] + s->out_offset + at * run->out_size;
-        hpi_reduce_into(&r, in, to, s->way == COPIED ? 1 : s->n_out, n, s->way == PAST);
-        if (s->way == COPIED)
+        hpi_reduce_into(&r, in, to, is_copied(s->way) ? 1 : s->n_out, n, s->way == PAST);
+        if (is_copied(s->way))
             copy_on(run, s, at, n);
     }
 }
@@ -92,8 +96,8 @@ static void hand_back(const hpi_run *run, const span *s, uint64_t at, uint64_t n
  * caches, for the reason in handback.c. */
 static void reduce_alone(const hpi_run *run, const span *given, const hpi_reading *reading) {
     span s = *given;
-    if (s.n_out > 1 && hpi_is_from_afar(reading))
-        s.way = PAST;
+    if (s.n_out > 1 && s.way != PAST && hpi_is_from_afar(reading))
+        s.way = COPIED_PAST;
     for (uint64_t at = 0, n; at < s.count; at += n) {
         n = hpi_min(hpi_reading_step(reading) / run->in_size, s.count - at);
         reduce(run, &s, at, at + n);
@@ -101,12 +105,9 @@ static void reduce_alone(const hpi_run *run, const span *given, const hpi_readin
     }
 }
 
-/* Of elements [begin, begin + count) of every input. */
-static hpi_reading reading_of(const hpi_run *run, uint64_t begin, uint64_t count) {
+static hpi_reading reading_of(const hpi_run *run) {
     const unsigned char *const *in = run->state->in;
-    const uint64_t offset = begin * run->in_size;
-    return hpi_reading_begin(run, in[run->rank] + offset, in[(run->rank + 1) % run->n] + offset,
-                             count * run->in_size);
+    return hpi_reading_begin(run, in[run->rank], in[(run->rank + 1) % run->n], run->in_bytes);
 }
 
 /* What an input has just brought is not written past the caches. What stays in caches is copied on:
@@ -114,9 +115,7 @@ static hpi_reading reading_of(const hpi_run *run, uint64_t begin, uint64_t count
 static way way_of(const hpi_run *run) {
     if (run->is_in_place)
         return AT_ONCE;
-    return hpi_is_from(run, HPI_FROM_STREAM) ? PAST
-           : hpi_is_from(run, HPI_FROM_KEEP) ? AT_ONCE
-                                             : COPIED;
+    return hpi_passes_caches(run) ? PAST : COPIED;
 }
 
 void hpi_slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
@@ -132,7 +131,7 @@ hp_status hpi_scatter_reduce(hpi_run *run) {
     unsigned char *out = run->c.out;
     uint64_t begin, count;
     hpi_part_elements(run, run->rank, &begin, &count);
-    const hpi_reading reading = reading_of(run, begin, count);
+    const hpi_reading reading = reading_of(run);
     for (uint64_t b = 0; b < run->c.blocks; b++) {
         const span s = {(b * row + begin) * run->in_size,
                         b * count * run->out_size,
@@ -203,7 +202,7 @@ hp_status hpi_reduce_copied(hpi_run *run) {
 hp_status hpi_reduce_push(hpi_run *run) {
     uint64_t begin, end;
     hpi_slice(run, run->c.count, run->rank, &begin, &end);
-    const hpi_reading reading = reading_of(run, begin, end - begin);
+    const hpi_reading reading = reading_of(run);
     const span s = {
         begin * run->in_size, begin * run->out_size, end - begin, run->state->out, run->n,
         way_of(run)};
