@@ -74,14 +74,8 @@ static bool is_message(hp_collective what) {
 }
 
 static hp_status run_here(hp_group *group, hp_collective what, const hpi_coll *c) {
-    if (what != HP_SEND && what != HP_RECV)
-        return hpi_coll_run(group, what, c, true, NULL);
-    HP_TRY(hpi_mailbox_check(group, what, c));
-    const hpi_probe probe = hpi_probe_begin(
-        what == HP_SEND ? HPI_EVENT_send : HPI_EVENT_recv, hpi_world_journal(hp_group_world(group)),
-        hpi_group_name(group), 0, c->count * hp_dtype_size(c->dtype));
-    return hpi_probe_end(&probe,
-                         what == HP_SEND ? hpi_mailbox_send(group, c) : hpi_mailbox_recv(group, c));
+    return is_message(what) ? hpi_mailbox_run(group, what, c)
+                            : hpi_coll_run(group, what, c, true, NULL);
 }
 
 /* What a stream is given. */

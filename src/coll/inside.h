@@ -407,8 +407,7 @@ hp_status hpi_reduce_rounded(hpi_run *run);
 /* `rank`, count, dtype and data (in of a send, out of a receive) as the call gives them; checked
  * against the group, and nothing touched, by the first. */
 hp_status hpi_mailbox_check(hp_group *group, hp_collective what, const hpi_coll *c);
-hp_status hpi_mailbox_send(hp_group *group, const hpi_coll *c);
-hp_status hpi_mailbox_recv(hp_group *group, const hpi_coll *c);
+hp_status hpi_mailbox_run(hp_group *group, hp_collective what, const hpi_coll *c);
 
 /* ---- traffic.c: the bytes that were moved ---- */
 

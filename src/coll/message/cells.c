@@ -38,10 +38,8 @@ static void tell(const hpi_letter *l) {
     hpi_letter_wake(l);
 }
 
-hp_status hpi_letter_await_taken(const hpi_letter *l, uint64_t n) {
+hp_status hpi_letter_await_more(const hpi_letter *l, uint64_t n) {
     const _Atomic uint64_t *taken = &l->way->slot->taken;
-    if (n <= l->way->n_taken)
-        return HP_OK;
     tell(l);
     HP_TRY(hpi_letter_await(l, taken, n));
     const uint64_t n_taken = atomic_load_explicit(taken, memory_order_acquire);
@@ -183,9 +181,11 @@ hp_status hpi_send_copied(const hpi_letter *l) {
 
 hp_status hpi_next_full_cell(const hpi_letter *l, hpi_cell **out_cell) {
     hpi_cell *cell = &l->way->cells[l->way->n_cells % HPI_N_CELLS];
+    *out_cell = cell;
+    if (atomic_load_explicit(&cell->number, memory_order_acquire) == l->way->n_cells + 1)
+        return HP_OK;
     const hpi_reason reason = {
         .operation = l->name, .group = l->group, .rank = l->peer, .seq = l->way->n_messages};
-    *out_cell = cell;
     return hpi_world_wait(hpi_letter_world(l), &cell->number, HP_EQ, l->way->n_cells + 1, &reason);
 }
 
@@ -235,14 +235,15 @@ static uint64_t receive_cell(const hpi_letter *l, hpi_cell *cell, unsigned char 
     return bytes;
 }
 
-hp_status hpi_receive_copied(const hpi_letter *l) {
+hp_status hpi_receive_copied(const hpi_letter *l, hpi_cell *cell) {
     unsigned char *data = l->c->out;
-    for (uint64_t at = 0;;) {
-        hpi_cell *cell;
-        HP_TRY(hpi_next_full_cell(l, &cell));
+    uint64_t at = 0;
+    do {
+        if (!cell)
+            HP_TRY(hpi_next_full_cell(l, &cell));
         at += cell->kind != HPI_CELL_DATA ? receive_run(l, cell, data + at)
                                           : receive_cell(l, cell, data + at, l->bytes - at);
-        if (at >= l->bytes)
-            return HP_OK;
-    }
+        cell = NULL;
+    } while (at < l->bytes);
+    return HP_OK;
 }

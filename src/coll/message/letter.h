@@ -34,7 +34,10 @@ hp_status hpi_letter_refused(const hpi_letter *l, int source, int target);
 /* Until a word of the partner's has come that far. */
 hp_status hpi_letter_await(const hpi_letter *l, const _Atomic uint64_t *word, uint64_t value);
 /* Until the receiver has read the first n cells. MISMATCH: it has refused. */
-hp_status hpi_letter_await_taken(const hpi_letter *l, uint64_t n);
+hp_status hpi_letter_await_more(const hpi_letter *l, uint64_t n);
+static inline hp_status hpi_letter_await_taken(const hpi_letter *l, uint64_t n) {
+    return n <= l->way->n_taken ? HP_OK : hpi_letter_await_more(l, n);
+}
 /* For a partner that may sleep, once a word that it waits for has been stored, sequentially
  * consistent. */
 void hpi_letter_wake(const hpi_letter *l);
@@ -47,7 +50,8 @@ hp_status hpi_next_full_cell(const hpi_letter *l, hpi_cell **out_cell);
 void hpi_cell_take(const hpi_letter *l);
 
 hp_status hpi_send_copied(const hpi_letter *l);
-hp_status hpi_receive_copied(const hpi_letter *l);
+/* From its first cell on; NULL: that is still to come. */
+hp_status hpi_receive_copied(const hpi_letter *l, hpi_cell *cell);
 
 /* ---- whole.c: messages that are read where they lie ---- */
 

@@ -96,8 +96,10 @@ static hp_status look_at_partner(const hpi_letter *l) {
 
 static hp_status send(const hpi_letter *l) {
     hpi_place place;
-    const hpi_cell_kind kind = hpi_letter_kind(l, &place);
     HP_TRY(look_at_partner(l));
+    if (l->bytes <= HPI_CELL_BYTES)
+        return hpi_send_copied(l);
+    const hpi_cell_kind kind = hpi_letter_kind(l, &place);
     return kind == HPI_CELL_DATA ? hpi_send_copied(l) : hpi_send_whole(l, kind, place);
 }
 
@@ -106,7 +108,7 @@ static hp_status receive(const hpi_letter *l) {
     HP_TRY(hpi_next_full_cell(l, &cell));
     if (cell->count != l->c->count || cell->dtype != (uint32_t)l->c->dtype)
         return refuse(l, cell);
-    return cell->kind < HPI_CELL_PLACED ? hpi_receive_copied(l) : hpi_receive_whole(l, cell);
+    return cell->kind < HPI_CELL_PLACED ? hpi_receive_copied(l, cell) : hpi_receive_whole(l, cell);
 }
 
 /* ---- the doors --------------------------------------------------------------------------------
@@ -126,37 +128,64 @@ static void way_leave(const hpi_letter *l) {
                           memory_order_release); /* acquired by way_enter */
 }
 
-static hp_status deliver(const hpi_letter *l) {
-    hpi_mailbox *m = l->mailbox;
-    const bool is_send = l->way == &m->to[l->peer];
+static hp_status deliver(const hpi_letter *l, bool is_send) {
     l->way->n_messages++;
-    HP_TRY(is_send ? hpi_way_open_to(m, l->peer) : hpi_way_open_from(m, l->peer));
+    if (!l->way->cells)
+        HP_TRY(is_send ? hpi_way_open_to(l->mailbox, l->peer)
+                       : hpi_way_open_from(l->mailbox, l->peer));
     return is_send ? send(l) : receive(l);
 }
 
-/* The partner, which may be waiting for this message, learns of it at once. */
-static hp_status fail_group(hp_group *group, hp_status status) {
-    hpi_group_fail(group);
-    return status;
+/* A message like the one before, of as many elements of a dtype, need not be checked again. */
+static bool is_known(const hpi_letter *l, const void *data) {
+    return data && l->way->count == l->c->count && l->way->dtype == l->c->dtype;
 }
 
-static hp_status run(hp_group *group, hp_collective what, const hpi_coll *c) {
-    hpi_mailbox *m;
+static hp_status check_in(hpi_letter *l, hp_collective what, const void *data) {
+    if (!is_known(l, data)) {
+        HP_TRY(hpi_mailbox_check(l->group, what, l->c));
+        l->way->count = l->c->count;
+        l->way->dtype = l->c->dtype;
+        l->way->size = hp_dtype_size(l->c->dtype);
+    }
+    l->bytes = l->c->count * l->way->size;
+    return HP_OK;
+}
+
+/* With no other thread on the way. */
+static hp_status run_alone(hpi_letter *l, hp_collective what) {
+    const bool is_send = what == HP_SEND;
+    HP_TRY(check_in(l, what, is_send ? l->c->in : l->c->out));
+    const hpi_probe probe = hpi_probe_begin(is_send ? HPI_EVENT_send : HPI_EVENT_recv,
+                                            hpi_world_journal(hpi_letter_world(l)),
+                                            hpi_group_name(l->group), 0, l->bytes);
+    const hp_status status = deliver(l, is_send);
+    if (status < 0)
+        hpi_group_fail(l->group); /* the partner, which may wait for this message, learns of it */
+    return hpi_probe_end(&probe, status);
+}
+
+hp_status hpi_mailbox_run(hp_group *group, hp_collective what, const hpi_coll *c) {
+    hpi_mailbox *m = group ? hpi_group_attached(group, HPI_SLOT_MAIL) : NULL;
+    if (!m || (unsigned)c->root >= (unsigned)m->n) {
+        HP_TRY(hpi_mailbox_check(group, what, c));
+        HP_TRY(hpi_group_check(group));
+        const hp_status status = hpi_mailbox_get(group, &m);
+        if (status < 0) {
+            hpi_group_fail(group);
+            return status;
+        }
+    }
+    HP_TRY(hpi_world_usable(hp_group_world(group)));
     HP_TRY(hpi_group_check(group));
-    hp_status status = hpi_mailbox_get(group, &m);
-    if (status < 0)
-        return fail_group(group, status);
-    const hpi_letter l = {.group = group,
-                          .mailbox = m,
-                          .way = what == HP_SEND ? &m->to[c->root] : &m->from[c->root],
-                          .c = c,
-                          .name = what == HP_SEND ? "send" : "recv",
-                          .peer = c->root,
-                          .bytes = c->count * hp_dtype_size(c->dtype)};
+    hpi_letter l = {.group = group,
+                    .mailbox = m,
+                    .way = what == HP_SEND ? &m->to[c->root] : &m->from[c->root],
+                    .c = c,
+                    .name = what == HP_SEND ? "send" : "recv",
+                    .peer = c->root};
     HP_TRY(way_enter(&l));
-    status = deliver(&l);
-    if (status < 0)
-        status = fail_group(group, status);
+    const hp_status status = run_alone(&l, what);
     way_leave(&l);
     return status;
 }
@@ -170,12 +199,4 @@ hp_status hpi_mailbox_is_read(hp_group *group, const void *data, uint64_t bytes,
     hpi_place place;
     *out_is_read = hpi_letter_kind(&l, &place) != HPI_CELL_DATA;
     return HP_OK;
-}
-
-hp_status hpi_mailbox_send(hp_group *group, const hpi_coll *c) {
-    return run(group, HP_SEND, c);
-}
-
-hp_status hpi_mailbox_recv(hp_group *group, const hpi_coll *c) {
-    return run(group, HP_RECV, c);
 }

@@ -110,6 +110,8 @@ typedef struct hpi_way {
     hpi_cell *cells;              /* NULL before the first message */
     hpi_flow *flow;               /* a sender's; NULL before the first message that is not short */
     const unsigned char *segment; /* a receiver's: that of the sender */
+    uint64_t count, size;         /* of the last message: what was checked */
+    hp_dtype dtype;
     uint64_t n_cells, n_messages;
     uint64_t n_taken; /* cells that the receiver is known to have read, or has said that it has */
     uint64_t n_unsaid_bytes; /* of runs in cells that a receiver has read since */
@@ -130,7 +132,8 @@ typedef struct hpi_mailbox {
     hp_group *group;
     pthread_mutex_t lock; /* of `outbox`, while ways are opened */
     hpi_outbox *outbox;   /* NULL before the first send */
-    hpi_way *to, *from;   /* [size] each */
+    int n;
+    hpi_way *to, *from; /* [n] each */
 } hpi_mailbox;
 
 hp_status hpi_mailbox_get(hp_group *group, hpi_mailbox **out_mailbox);

@@ -159,7 +159,7 @@ static void mailbox_destroy(void *memory) {
     hpi_mailbox *m = memory;
     if (!m)
         return;
-    for (int i = 0; m->to && i < hp_group_size(m->group); i++)
+    for (int i = 0; m->to && i < m->n; i++)
         hpi_free(m->to[i].flow);
     if (m->outbox)
         hpi_outbox_leave(m->group, m->outbox);
@@ -175,6 +175,7 @@ static hp_status mailbox_create(hp_group *group, hpi_mailbox **out_mailbox) {
     if (!m)
         return HP_ERR_MEMORY;
     m->group = group;
+    m->n = (int)n;
     pthread_mutex_init(&m->lock, NULL); /* does not fail on Linux */
     m->to = hpi_alloc(n, sizeof *m->to);
     m->from = hpi_alloc(n, sizeof *m->from);

@@ -198,7 +198,7 @@ static hp_status receive_far(const hpi_letter *l, const hpi_cell *cell) {
     /* published by the take */
     atomic_store_explicit(&l->way->slot->is_unreadable, 1, memory_order_relaxed);
     hpi_cell_take(l);
-    return hpi_receive_copied(l);
+    return hpi_receive_copied(l, NULL);
 }
 
 hp_status hpi_receive_whole(const hpi_letter *l, hpi_cell *cell) {
