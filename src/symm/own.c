@@ -8,7 +8,10 @@
  */
 #include "state.h"
 
-enum { OWN_ALIGNMENT = 128 }; /* two cache lines: what the prefetcher fetches at once */
+enum {
+    OWN_ALIGNMENT = 128,      /* two cache lines: what the prefetcher fetches at once */
+    HUGE_ALIGNMENT = 2 << 20, /* so that a ring of that size lies in one huge page */
+};
 
 uint64_t hpi_symm_fresh_bytes(const hpi_symm_state *s, uint64_t offset, uint64_t bytes) {
     const uint64_t end = offset + hpi_heap_room(bytes);
@@ -35,7 +38,11 @@ hp_status hpi_symm_take(hp_world *world, uint64_t bytes, uint64_t *out_offset) {
     uint64_t offset, fresh_bytes = 0;
     HP_TRY(hpi_symm_state_get(world, &s));
     pthread_mutex_lock(&s->lock);
-    hp_status status = hpi_heap_take(&s->heap, bytes, OWN_ALIGNMENT, &offset);
+    hp_status status = HP_ERR_LIMIT;
+    if (bytes >= HUGE_ALIGNMENT)
+        status = hpi_heap_take(&s->heap, bytes, HUGE_ALIGNMENT, &offset);
+    if (status == HP_ERR_LIMIT)
+        status = hpi_heap_take(&s->heap, bytes, OWN_ALIGNMENT, &offset);
     if (status == HP_OK)
         fresh_bytes = hpi_symm_fresh_bytes(s, offset, bytes);
     pthread_mutex_unlock(&s->lock);
