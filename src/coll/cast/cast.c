@@ -7,8 +7,8 @@
  *     reader    wait for the root's words, compare, copy each piece out, now and then post how far
  *               it has read
  *
- * Both sides find a piece by the position in the ring, which follows from the calls so far. A
- * message of one piece is written before the words are posted, so that there is one wait. Readers
+ * Both sides find a piece by the position in the ring, which follows from the calls so far. The
+ * first is written before the words are posted, so that a short message needs one wait. Readers
  * say their words too: who is in another collective finds them there. meet/ahead.c bounds how far
  * the root may go, and compares what readers said. Nothing here waits for a reader but for room.
  *
@@ -50,6 +50,13 @@ static const unsigned char *cells_of_root(const hpi_run *run, uint64_t offset) {
     const unsigned char *segment =
         hpi_world_segment(hp_group_world(run->group), world_rank, &bytes);
     return segment + offset;
+}
+
+/* Of a piece of so long a message: large enough that what each costs is little, small enough that
+ * the copies of the first and the last, which nothing hides, are short. */
+static uint64_t most_bytes(uint64_t bytes) {
+    enum { LEAST = 8 << 10, MOST = 32 << 10 };
+    return hpi_min(hpi_max(bytes / 4, LEAST), MOST);
 }
 
 /* A piece of `bytes` at the position, which skips the end of the ring where it does not fit. */
@@ -98,23 +105,19 @@ static hp_status write_piece(const hpi_run *run, uint64_t at, uint64_t bytes, bo
     uint64_t lines;
     unsigned char *cell = cast->cells + place_piece(cast, bytes, &lines);
     HP_TRY(wait_for_room(run, lines));
-    memcpy(cell, (const unsigned char *)run->c.out + at, bytes);
+    hpi_ring_fill(run->state, cell, (const unsigned char *)run->c.out + at, bytes);
     pass_piece(run, lines, is_awaited);
     return HP_OK;
 }
 
 static hp_status send_cells(hpi_run *run) {
-    const uint64_t bytes = run->in_bytes;
+    const uint64_t bytes = run->in_bytes, most = most_bytes(bytes);
     HP_TRY(ring_open(run));
     const uint64_t payload[HPI_SMALL_WORDS] = {hpi_outbox_offset(cast_of(run)->box)};
-    if (bytes <= HPI_PIECE_BYTES) {
-        HP_TRY(write_piece(run, 0, bytes, false));
-        say(run, payload);
-        return HP_OK;
-    }
+    HP_TRY(write_piece(run, 0, hpi_min(most, bytes), false));
     say(run, payload);
-    for (uint64_t at = 0; at < bytes; at += HPI_PIECE_BYTES)
-        HP_TRY(write_piece(run, at, hpi_min(HPI_PIECE_BYTES, bytes - at), true));
+    for (uint64_t at = most; at < bytes; at += most)
+        HP_TRY(write_piece(run, at, hpi_min(most, bytes - at), true));
     return HP_OK;
 }
 
@@ -134,27 +137,15 @@ static void say_quietly(hpi_run *run) {
     hpi_said_put(run->group, run->seq);
 }
 
-/* From two places at once, so that two pages are fetched ahead of it: from caches further out that
- * is up to twice as fast. */
-static void copy_out(unsigned char *to, const unsigned char *from, uint64_t bytes) {
-    enum { STEP = 256 };
-    const uint64_t half = bytes / 2 / STEP * STEP;
-    for (uint64_t at = 0; at < half; at += STEP) {
-        memcpy(to + at, from + at, STEP);
-        memcpy(to + half + at, from + half + at, STEP);
-    }
-    memcpy(to + 2 * half, from + 2 * half, bytes - 2 * half);
-}
-
 static hp_status read_piece(const hpi_run *run, const unsigned char *cells, uint64_t at,
                             uint64_t bytes) {
     hpi_cast *cast = cast_of(run);
     uint64_t lines;
     const unsigned char *cell = cells + place_piece(cast, bytes, &lines);
-    if (run->in_bytes > HPI_PIECE_BYTES)
+    if (at > 0) /* the words have told of the first */
         HP_TRY(hpi_line_wait(run->group, run->c.root, HPI_LINE_CAST, cast->position + lines,
                              run->name));
-    copy_out((unsigned char *)run->c.out + at, cell, bytes);
+    hpi_copy_from_peer((unsigned char *)run->c.out + at, cell, bytes);
     pass_piece(run, lines, false);
     return HP_OK;
 }
@@ -168,8 +159,9 @@ static hp_status receive(hpi_run *run) {
         return HP_OK;
     }
     const unsigned char *cells = cells_of_root(run, payload[0]);
-    for (uint64_t at = 0; at < run->in_bytes; at += HPI_PIECE_BYTES)
-        HP_TRY(read_piece(run, cells, at, hpi_min(HPI_PIECE_BYTES, run->in_bytes - at)));
+    const uint64_t bytes = run->in_bytes, most = most_bytes(bytes);
+    for (uint64_t at = 0; at < bytes; at += most)
+        HP_TRY(read_piece(run, cells, at, hpi_min(most, bytes - at)));
     return HP_OK;
 }
 

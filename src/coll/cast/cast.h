@@ -10,8 +10,8 @@
 
 /* A root's cells are a ring of bytes in its own segment, as large as a second-level cache: what the
  * root writes next has left the readers' caches by then, and what they read has left the root's. A
- * ring of 512 KiB is 1.4 to 2 times slower from 64 KiB. A piece is what one copy takes. */
-enum { HPI_CAST_BYTES = 2 << 20, HPI_PIECE_BYTES = 32 << 10, HPI_CAST_LINE = 64 };
+ * ring of 512 KiB is 1.4 to 2 times slower from 64 KiB. */
+enum { HPI_CAST_BYTES = 2 << 20, HPI_CAST_LINE = 64 };
 
 /* Positions count lines of HPI_CAST_LINE bytes that all broadcasts through cells have taken so far:
  * they are the same on every rank, whoever was the root. Position p lies at p % the ring. */

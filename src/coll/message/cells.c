@@ -117,7 +117,7 @@ static hp_status fill_run(const hpi_letter *l, hpi_cell *cell, const void *data,
     const uint64_t end = begin + hpi_align_up(bytes, LINE);
     HP_TRY(await_room(l, end));
     if (kind == HPI_CELL_PAST)
-        hpi_copy_past_caches(flow->bytes + begin % flow->size, data, bytes);
+        hpi_copy_past(flow->bytes + begin % flow->size, data, bytes);
     else
         memcpy(flow->bytes + begin % flow->size, data, bytes);
     flow->position = end;

@@ -12,11 +12,6 @@
  */
 #include "mailbox.h"
 
-#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__) /* which does not see these stores */
-#include <emmintrin.h>
-#define HAS_STORES_PAST_CACHES 1
-#endif
-
 enum {
     LEAST_BYTES = 4096,  /* of a copy from two places */
     SAMPLE_BYTES = 2048, /* of one that is timed */
@@ -32,8 +27,10 @@ bool hpi_distance_is_far(const hpi_distance *distance) {
     return distance->n_slow == SLOW_FOR_SURE;
 }
 
-static void copy(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+void hpi_copy_from_peer(void *out, const void *in, uint64_t bytes) {
     enum { STEP = 256 };
+    unsigned char *to = out;
+    const unsigned char *from = in;
     const uint64_t half = bytes < LEAST_BYTES ? 0 : bytes / 2 / STEP * STEP;
     for (uint64_t at = 0; at < half; at += STEP) {
         memcpy(to + at, from + at, STEP);
@@ -55,34 +52,11 @@ static bool is_slow(uint64_t bytes, uint64_t ns) {
 
 void hpi_copy_from(hpi_distance *distance, void *to, const void *from, uint64_t bytes) {
     if (!is_sample(distance, bytes)) {
-        copy(to, from, bytes);
+        hpi_copy_from_peer(to, from, bytes);
         return;
     }
     const uint64_t began_ns = hpi_now_ns();
-    copy(to, from, bytes);
+    hpi_copy_from_peer(to, from, bytes);
     distance->n_slow =
         is_slow(bytes, hpi_now_ns() - began_ns) ? hpi_min(distance->n_slow + 1, SLOW_FOR_SURE) : 0;
 }
-
-#ifdef HAS_STORES_PAST_CACHES
-
-/* These stores wait for no order, so a number that is stored next waits for them. */
-void hpi_copy_past_caches(void *to, const void *from, uint64_t bytes) {
-    enum { STEP = sizeof(__m128i) };
-    unsigned char *t = to;
-    const unsigned char *f = from;
-    uint64_t at = 0;
-    for (; at + STEP <= bytes; at += STEP)
-        _mm_stream_si128((__m128i *)(void *)(t + at),
-                         _mm_loadu_si128((const __m128i *)(const void *)(f + at)));
-    memcpy(t + at, f + at, bytes - at);
-    _mm_sfence();
-}
-
-#else
-
-void hpi_copy_past_caches(void *to, const void *from, uint64_t bytes) {
-    memcpy(to, from, bytes);
-}
-
-#endif

@@ -150,8 +150,8 @@ void hpi_distance_init(hpi_distance *distance, const hp_world *world);
 bool hpi_distance_is_far(const hpi_distance *distance);
 /* Copy what a core at that distance has just written; sometimes timed. */
 void hpi_copy_from(hpi_distance *distance, void *to, const void *from, uint64_t bytes);
-/* For a core far away to read. `to` is aligned to a line. */
-void hpi_copy_past_caches(void *to, const void *from, uint64_t bytes);
+/* Copy what another core has just written, out of its caches. */
+void hpi_copy_from_peer(void *out, const void *in, uint64_t bytes);
 
 /* ---- mailbox.c ---- */
 
