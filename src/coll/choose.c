@@ -86,6 +86,9 @@ static bool needs_met(const hpi_run *run, hpi_needs needs) {
         return run->inputs_placed && run->outputs_placed;
     case HPI_NEEDS_APART:
         return run->inputs_placed && run->outputs_placed && run->is_apart;
+    case HPI_NEEDS_WIRE_APART:
+        return run->inputs_placed && run->outputs_placed && run->is_apart &&
+               hpi_rounds_in_registers(run);
     case HPI_NEEDS_READABLE:
         return run->is_readable;
     default:

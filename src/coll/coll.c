@@ -145,6 +145,7 @@ static bool is_read_by_peers(const hpi_run *run) {
     case HPI_NEEDS_READABLE:
     case HPI_NEEDS_WIRE_INPUTS:
     case HPI_NEEDS_WIRE_OUTPUTS:
+    case HPI_NEEDS_WIRE_APART:
         return true;
     default:
         return hpi_wire_pushes(run);
@@ -162,7 +163,8 @@ static bool is_written_by_peers(const hpi_run *run) {
     return run->algorithm &&
            (run->algorithm->needs == HPI_NEEDS_OUTPUTS ||
             run->algorithm->needs == HPI_NEEDS_APART ||
-            run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS || hpi_wire_pushes(run));
+            run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS ||
+            run->algorithm->needs == HPI_NEEDS_WIRE_APART || hpi_wire_pushes(run));
 }
 
 /* The root goes on, and the others wait for it alone. */

@@ -41,7 +41,7 @@ typedef enum hpi_needs {
 /* Of those over a wire. */
 static inline bool hpi_needs_wire(hpi_needs needs) {
     return needs == HPI_NEEDS_WIRE || needs == HPI_NEEDS_WIRE_INPUTS ||
-           needs == HPI_NEEDS_WIRE_OUTPUTS;
+           needs == HPI_NEEDS_WIRE_OUTPUTS || needs == HPI_NEEDS_WIRE_APART;
 }
 /* A row of algorithms.def. */
 typedef struct hpi_algorithm {
@@ -277,8 +277,8 @@ bool hpi_can_hand_back(void);
 typedef struct hpi_reading {
     hpi_coll_state *state; /* NULL: nothing goes back */
 } hpi_reading;
-/* Before this call reads anything. `own` and `peer` are its own input and a peer's, `bytes` of each;
- * now and then loads from their ends are timed. */
+/* Before this call reads anything. `own` and `peer` are its own input and a peer's, `bytes` of
+ * each; now and then loads from their ends are timed. */
 hpi_reading hpi_reading_begin(const hpi_run *run, const void *own, const void *peer,
                               uint64_t bytes);
 /* What was timed, of a reading that may hand back. */

@@ -90,7 +90,8 @@ static void cut(const hpi_run *run, operands *o) {
     const uint64_t line = 64 / run->in_size;
     if (run->algorithm->needs == HPI_NEEDS_WIRE)
         slices(run, hpi_wire_step(run), HPI_WIRE_BLOCK, o);
-    else if (run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS)
+    else if (run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS ||
+             run->algorithm->needs == HPI_NEEDS_WIRE_APART)
         slices(run, run->c.count, HPI_WIRE_BLOCK, o);
     else if (run->algorithm->needs == HPI_NEEDS_READABLE)
         slices(run, hpi_reduce_direct_step(run), line, o);
@@ -142,6 +143,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_REDUCE, copied, copied + n * slice, copied + n * slice)                                  \
     X(ALL_REDUCE, push, n *slice, n *slice)                                                        \
     X(ALL_REDUCE, rounded, n *slice, n *sums)                                                      \
+    X(ALL_REDUCE, rounded_copies, copied + n * slice, copied + n * slice)                          \
     X(ALL_REDUCE, direct, (2 * n - 1) * slice + out - sums, (n - 1) * slice + out)                 \
     X(ALL_REDUCE, staged, in + (n - 1) * slice + out - sums, in - slice + out + sums)              \
     X(BROADCAST, push_pull, share, share)                                                          \

@@ -49,9 +49,15 @@ typedef struct format {
 INLINE vec round_by(vec v, uint32_t least, int m) {
     const u32s bits = (u32s)v;
     const s32s exponent = greater((s32s)(bits & HPI_FP32_INFINITY), (s32s){0} + (int32_t)least);
+#if defined(__AVX512BW__)
+    const __m512 e = (__m512)exponent, to_power = _mm512_set1_ps(1.5F * (float)(1 << (23 - m)));
+    const u32s rounded =
+        (u32s)_mm512_fnmadd_ps(e, to_power, _mm512_fmadd_ps(e, to_power, (__m512)v));
+#else
     const fp32s power = (fp32s)((u32s)exponent + (((uint32_t)(23 - m) << 23) | 0x400000U));
-    const fp32s rounded = ((fp32s)v + power) - power;
-    return (vec)((u32s)rounded | (bits & 0x80000000U)); /* of a zero the sum has lost it */
+    const u32s rounded = (u32s)(((fp32s)v + power) - power);
+#endif
+    return (vec)(rounded | (bits & 0x80000000U)); /* of a zero the sum has lost it */
 }
 INLINE acc load_by_e4m3(const unsigned char *from, uint32_t least) {
     return (acc){.v = round_by(load(from), least, 3)};
@@ -60,39 +66,54 @@ INLINE acc load_by_e5m2(const unsigned char *from, uint32_t least) {
     return (acc){.v = round_by(load(from), least, 2)};
 }
 
-/* The largest magnitude of a whole block, as bits. */
-INLINE uint32_t largest_of_block(const unsigned char *in) {
+/* Of the magnitudes of a whole block, lane by lane, as bits. */
+INLINE s32s largest_lanes(const unsigned char *in) {
     s32s a = {0}, b = {0};
 #pragma GCC unroll 16
     for (uint64_t at = 0; at < 4 * BLOCK; at += 2 * VECTOR) {
         a = greater(a, (s32s)load(in + at) & 0x7fffffff);
         b = greater(b, (s32s)load(in + at + VECTOR) & 0x7fffffff);
     }
-    return greatest(greater(a, b));
+    return greater(a, b);
+}
+
+/* The largest magnitude of each block of a group, as bits. */
+INLINE void largest_of_group(const unsigned char *in, uint32_t *out_largest) {
+#if defined(__AVX512BW__)
+    __m512i m[GROUP];
+#pragma GCC unroll 4
+    for (int b = 0; b < GROUP; b++)
+        m[b] = (__m512i)largest_lanes(in + 4 * BLOCK * b);
+#define JOIN(a, b, one, other)                                                                     \
+    _mm512_max_epi32(_mm512_shuffle_i64x2(a, b, one), _mm512_shuffle_i64x2(a, b, other))
+    const __m512i ab = JOIN(m[0], m[1], 0x44, 0xee), cd = JOIN(m[2], m[3], 0x44, 0xee);
+    __m512i each = JOIN(ab, cd, 0x88, 0xdd); /* four lanes of each */
+#undef JOIN
+    each = _mm512_max_epi32(each, _mm512_shuffle_epi32(each, _MM_PERM_BADC));
+    each = _mm512_max_epi32(each, _mm512_shuffle_epi32(each, _MM_PERM_CDAB));
+    _mm_storeu_si128((void *)out_largest,
+                     _mm512_castsi512_si128(_mm512_maskz_compress_epi32(0x1111, each)));
+#else
+    for (int b = 0; b < GROUP; b++)
+        out_largest[b] = greatest(largest_lanes(in + 4 * BLOCK * b));
+#endif
 }
 
 enum { LEAST_EXPONENT = 64, MOST_EXPONENT = 220 };
 
-/* Bits of the block's least normal number; 0: it takes the long way. A block of zeros is like any
- * other. */
-INLINE uint32_t least_of_block(const unsigned char *in, format f) {
-    const uint32_t largest = largest_of_block(in);
-    const uint32_t exponent = (largest + 0x1fffffU) >> 23; /* one more above 1.75 */
-    if (largest != 0 && (exponent < LEAST_EXPONENT || exponent > MOST_EXPONENT))
-        return 0;
-    return ((largest ? exponent : LEAST_EXPONENT) + (uint32_t)(f.least - f.top)) << 23;
-}
-
-/* false: a block of them takes the long way. */
-INLINE bool find_least(uint32_t (*least)[HPI_LEAVES], const void *const *in, int n, uint64_t at,
-                       format f) {
+/* Bits of the least normal number of each block of a group. false: one takes the long way. A block
+ * of zeros is like any other. */
+INLINE bool least_of_group(const unsigned char *in, format f, uint32_t *out_least) {
+    uint32_t largest[GROUP];
     bool are_all = true;
-    for (int i = 0; i < n; i++)
+    largest_of_group(in, largest);
 #pragma GCC unroll 4
-        for (uint64_t b = 0; b < GROUP; b++) {
-            least[b][i] = least_of_block((const unsigned char *)in[i] + 4 * (at + b * BLOCK), f);
-            are_all &= least[b][i] != 0;
-        }
+    for (int b = 0; b < GROUP; b++) {
+        const uint32_t any = largest[b] ? largest[b] : LEAST_EXPONENT << 23;
+        const uint32_t exponent = (any + 0x1fffffU) >> 23; /* one more above 1.75 */
+        are_all &= exponent - LEAST_EXPONENT <= MOST_EXPONENT - LEAST_EXPONENT;
+        out_least[b] = (exponent + (uint32_t)(f.least - f.top)) << 23;
+    }
     return are_all;
 }
 
@@ -116,23 +137,48 @@ static void reduce_slowly(hpi_loop *sum, format f, const hpi_pass *pass, const v
     }
 }
 
+/* The elements of the next group come while those of this one are summed. */
+INLINE void look_ahead(const unsigned char *const *in, int n, uint64_t at, uint64_t bytes) {
+    for (int i = 0; i < n; i++)
+        for (uint64_t line = 0; line < bytes; line += 64)
+            __builtin_prefetch(in[i] + at + line);
+}
+
+/* Elements of a group whose blocks are known by `least`, of each input. */
+INLINE void reduce_group(shape s, const hpi_pass *pass, const unsigned char *const *in,
+                         uint32_t (*least)[GROUP], int n_known, void *const *out, uint64_t at,
+                         bool has_next) {
+    const int n = n_known ? n_known : pass->n, n_accs = n > 2 ? 2 : MOST_ACCS;
+    uint32_t own[HPI_LEAVES];
+    for (uint64_t b = 0; b < GROUP; b++, at += BLOCK) {
+        for (int i = 0; i < n; i++)
+            own[i] = least[i][b];
+        for (uint64_t k = 0; k < BLOCK; k += (uint64_t)n_accs * s.lanes) {
+            if (has_next)
+                look_ahead(in, n, 4 * (at + k + GROUP * BLOCK), (uint64_t)n_accs * VECTOR);
+            reduce_block(s, pass, in, own, n_known, 4 * (at + k), out, 4 * (at + k), n_accs);
+        }
+    }
+}
+
 /* One pass for both: what is known of blocks, then their elements, which are near by then. */
 INLINE void reduce_blocks(shape s, hpi_loop *sum, format f, const hpi_pass *given,
                           const void *const *inputs, int n_known, void *const *out, uint64_t begin,
                           uint64_t end) {
     enum { STEP = GROUP * BLOCK };
     const hpi_pass pass = *given;
-    const int n = n_known ? n_known : pass.n, n_accs = n > 2 ? 2 : MOST_ACCS;
     const unsigned char *in[HPI_LEAVES];
-    uint32_t least[GROUP][HPI_LEAVES];
+    uint32_t least[HPI_LEAVES][GROUP];
+    const int n = n_known ? n_known : pass.n;
     uint64_t at = begin;
     for (int i = 0; i < n; i++)
         in[i] = inputs[i];
-    for (uint64_t left = end - at; left > 0; left = end - at) {
-        if (left >= STEP && find_least(least, inputs, n, at, f)) {
-            for (uint64_t k = 0; k < STEP; k += (uint64_t)n_accs * s.lanes)
-                reduce_block(s, &pass, in, least[k / BLOCK], n_known, 4 * (at + k), out,
-                             4 * (at + k), n_accs);
+    while (at < end) {
+        bool are_all = end - at >= STEP;
+        for (int i = 0; are_all && i < n; i++)
+            are_all = least_of_group(in[i] + 4 * at, f, least[i]);
+        if (are_all) {
+            reduce_group(s, &pass, in, least, n_known, out, at, end - at >= 2 * STEP);
             at += STEP;
             continue;
         }
