@@ -135,12 +135,14 @@ hp_status hpi_wire_alone(hpi_run *run) {
 hp_status hpi_scatter_reduce_wire(hpi_run *run) {
     HP_TRY(hpi_ring_open(run));
     hpi_coll_state *s = run->state;
-    const uint64_t room = s->cell_bytes / (uint64_t)run->n / 64 * 64;
-    const uint64_t step = elements_in(run, room), longest = hpi_part_longest(run);
+    const uint64_t step = elements_in(run, s->cell_bytes / (uint64_t)run->n / 64 * 64);
+    const uint64_t longest = hpi_part_longest(run);
     const uint64_t own = hpi_part_total(run, run->rank);
     unsigned char *out = run->c.out;
     for (uint64_t at = 0; at < longest; at += step) {
-        unsigned char *cell = hpi_tick_begin(run, run->state->cell_bytes);
+        const uint64_t most = hpi_min(step, longest - at);
+        const uint64_t room = hpi_align_up(hpi_wire_bytes(run->wire, most), 64);
+        unsigned char *cell = hpi_tick_begin(run, room * (uint64_t)run->n);
         for (int i = 0; i < run->n; i++)
             encode_part(run, i, at, hpi_min(at + step, hpi_part_total(run, i)),
                         cell + (uint64_t)i * room);
@@ -189,7 +191,7 @@ static hp_status reduce_chunk(hpi_run *run, uint64_t first, uint64_t count) {
 
     hpi_wire_encode(run->wire, run->c.dtype,
                     (const unsigned char *)run->c.in + first * run->in_size, count,
-                    hpi_tick_begin(run, run->state->cell_bytes));
+                    hpi_tick_begin(run, hpi_wire_bytes(run->wire, count)));
     hpi_tick_post(run);
     HP_TRY(hpi_tick_wait_all(run));
     for (int i = 0; i < run->n; i++)
@@ -201,7 +203,9 @@ static hp_status reduce_chunk(hpi_run *run, uint64_t first, uint64_t count) {
         return HP_OK;
     }
 
-    unsigned char *results = hpi_tick_begin(run, run->state->cell_bytes);
+    const uint64_t bytes =
+        run->c.is_wire_result ? hpi_wire_bytes(run->wire, length) : length * run->out_size;
+    unsigned char *results = hpi_tick_begin(run, bytes);
     reduce_span(run, run->n, begin, length, &(destination){&results, 1, 0, run->c.is_wire_result});
     hpi_tick_post(run);
     for (int k = 0; k < run->n; k++) {
