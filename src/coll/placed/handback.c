@@ -96,10 +96,16 @@ static bool is_sample_due(hpi_coll_state *s) {
     return s->n_readings++ % READINGS_PER_SAMPLE == 0 || !is_sure;
 }
 
+/* Such calls are tagged, and go through more memory than caches hold: no peer has their lines any
+ * more when they are written again, and a flush or a second copy is for nothing. */
+static bool is_of_a_step(const hpi_run *run) {
+    return run->c.tag != 0;
+}
+
 hpi_reading hpi_reading_begin(const hpi_run *run, const void *own, const void *peer,
                               uint64_t bytes) {
     hpi_coll_state *s = run->state;
-    if (!s->can_hand_back || !hpi_is_from(run, HPI_FROM_HAND_BACK) ||
+    if (!s->can_hand_back || is_of_a_step(run) || !hpi_is_from(run, HPI_FROM_HAND_BACK) ||
         hpi_is_from(run, HPI_FROM_KEEP))
         return (hpi_reading){NULL};
     const hpi_reading reading = {s};
@@ -111,11 +117,9 @@ hpi_reading hpi_reading_begin(const hpi_run *run, const void *own, const void *p
     return reading;
 }
 
-/* What is read and written in place moves back and forth without being shared. And the calls of a
- * training step, which are tagged, go through more memory than caches hold: no peer has their lines
- * any more, and the second copy is for nothing. */
+/* What is read and written in place moves back and forth without being shared. */
 bool hpi_found_near(const hpi_run *run) {
-    return run->state->n_fast == FAST_FOR_SURE && !run->c.tag &&
+    return run->state->n_fast == FAST_FOR_SURE && !is_of_a_step(run) &&
            !(run->what == HP_ALL_REDUCE && run->is_in_place);
 }
 
