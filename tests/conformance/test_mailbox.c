@@ -119,7 +119,8 @@ static const uint64_t sizes[] = {0,
                                  HPI_N_CELLS *HPI_CELL_BYTES - 1,
                                  HPI_N_CELLS *HPI_CELL_BYTES,
                                  HPI_N_CELLS *HPI_CELL_BYTES + 1,
-                                 10 * HPI_N_CELLS *HPI_CELL_BYTES + 17};
+                                 HPI_PLACED_BYTES + 17,
+                                 HPI_ACROSS_BYTES + 17};
 enum { N_SIZES = sizeof sizes / sizeof *sizes, GUARD = 64 };
 
 static void one_way(hp_group *group, int source, unsigned char *data, uint64_t bytes) {

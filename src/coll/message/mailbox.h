@@ -33,8 +33,8 @@ enum {
     HPI_FLOW_CROWDED_BYTES = 256 << 10, /* ... and where it has not */
     HPI_MOST_RUN_BYTES = 32 << 10,      /* of a ring that one cell names */
     HPI_N_FLOWS = 8,                    /* so many members have rings; others get cells alone */
-    HPI_PLACED_BYTES = 1 << 20,         /* from there a message is read where it lies ... */
-    HPI_FAR_PLACED_BYTES = 8 << 20      /* ... and from there where the other's core is far */
+    HPI_PLACED_BYTES = 1 << 20,         /* from there symmetric memory is read where it lies, ... */
+    HPI_ACROSS_BYTES = 8 << 20          /* ... and ordinary memory, and what lies far */
 };
 #define HPI_REFUSED UINT64_MAX /* in `taken`: the receiver wants something else */
 

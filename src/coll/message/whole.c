@@ -23,12 +23,12 @@ static bool is_unreadable(const hpi_letter *l) {
 hpi_cell_kind hpi_letter_kind(const hpi_letter *l, hpi_place *out_place) {
     hp_world *world = hpi_letter_world(l);
     *out_place = (hpi_place){0, 0};
-    if (l->bytes < (l->way->is_far ? HPI_FAR_PLACED_BYTES : HPI_PLACED_BYTES))
+    if (l->bytes < (l->way->is_far ? HPI_ACROSS_BYTES : HPI_PLACED_BYTES))
         return HPI_CELL_DATA;
     *out_place = hpi_symm_place(world, l->c->in, l->bytes);
     if (out_place->key && hpi_symm_at(world, *out_place, hpi_letter_peer(l)))
         return hpi_world_can_spin(world) ? HPI_CELL_SHARED : HPI_CELL_PLACED;
-    return is_unreadable(l) ? HPI_CELL_DATA : HPI_CELL_FAR;
+    return l->bytes < HPI_ACROSS_BYTES || is_unreadable(l) ? HPI_CELL_DATA : HPI_CELL_FAR;
 }
 
 /* ---- a message that both copy -----------------------------------------------------------------
@@ -105,7 +105,7 @@ static hp_status await_help(const hpi_letter *l) {
 static void read_piece(const hpi_letter *l, unsigned char *to, const unsigned char *from,
                        uint64_t bytes) {
     enum { FIRST = 16 << 10 };
-    const uint64_t first = l->bytes < HPI_FAR_PLACED_BYTES ? hpi_min(bytes, FIRST) : 0;
+    const uint64_t first = l->bytes < HPI_ACROSS_BYTES ? hpi_min(bytes, FIRST) : 0;
     hpi_copy_from(&l->way->distance, to, from, first);
     hpi_copy(to + first, from + first, bytes - first);
 }
