@@ -60,6 +60,14 @@ uint64_t hpi_now_ns(void);
 void hpi_sleep_ns(uint64_t ns);
 /* Let others run; false: it was too dear lately, and nothing was done. */
 bool hpi_yield(void);
+/* Between two looks at a word that another core is about to write. */
+static inline void hpi_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 /* Arithmetic that cannot surprise. */
 static inline uint64_t hpi_ceil_div(uint64_t a, uint64_t b) {

@@ -118,6 +118,8 @@ void hpi_choose_ahead(hpi_run *run) {
     run->is_small = goes_in_words(run);
     run->may_be_carried = may_be_carried(run);
     run->unmet = unmet_row(run);
+    run->must_be_carried =
+        run->may_be_carried && !hpi_is_from(run, HPI_FROM_ONE_SHOT) && !hpi_stays_in_place(run);
     run->is_carried = run->may_be_carried;
     run->carried = run->is_small || run->is_carried ? first_row(run) : NULL;
     run->is_carried = false;

@@ -136,7 +136,7 @@ static hp_status run_alone(hpi_run *run) {
 
 /* Peers read our operands: the caller may not touch them until they have finished. */
 static bool is_read_by_peers(const hpi_run *run) {
-    if (!run->algorithm)
+    if (!run->algorithm || run->is_small || run->is_carried)
         return false;
     switch (run->algorithm->needs) {
     case HPI_NEEDS_INPUTS:
@@ -186,12 +186,23 @@ static void leave(const hpi_run *run) {
     hpi_line_post(run->group, HPI_LINE_READ, run->seq);
 }
 
+/* Everybody has all that it needs: nobody touches anybody's memory any more. */
+static hp_status run_carried(hpi_run *run) {
+    HP_TRY(run->algorithm->run(run));
+    run->state->last = run->algorithm;
+    run->state->is_last_pushed = false;
+    hpi_line_put(run->group, HPI_LINE_READ, run->seq);
+    return HP_OK;
+}
+
 static hp_status run_together(hpi_run *run) {
     if (run->unmet)
         return run_unmet(run);
     HP_TRY(hpi_coll_enter(run));
     if (run->what == HP_BARRIER)
         return HP_OK;
+    if (run->is_small || run->is_carried)
+        return run_carried(run);
     if (run->algorithm)
         HP_TRY(run->algorithm->run(run));
     /* a member that gave up waiting for us, which it says first, may have written what we read */

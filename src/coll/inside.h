@@ -157,6 +157,7 @@ struct hpi_run {
     const hpi_algorithm *carried; /* where the input comes with the meeting; NULL: it does not */
     bool is_small;                /* the input travels in the words */
     bool may_be_carried;          /* ... or may be copied for all to read, by the call alone */
+    bool must_be_carried;         /* ... or is, wherever it lies: then nobody looks where */
     bool is_carried;              /* ... and was; after the meeting: on every rank */
     bool inputs_placed, outputs_placed;
     bool is_apart;    /* of an all-reduce: the output has the type of the input, and is another

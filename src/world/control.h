@@ -102,7 +102,7 @@ typedef struct hpi_directory {
 #define HPI_POCKETS_OFFSET (UINT64_C(24) << 20)
 #define HPI_HEAP_OFFSET (HPI_POCKETS_OFFSET + UINT64_C(2) * HPI_MAX_GROUPS * HPI_POCKET_BYTES)
 /* A slot: a member's lines of one group, its ring of entries, what it says of its failure. */
-#define HPI_SLOT_BYTES UINT64_C(5760)
+#define HPI_SLOT_BYTES UINT64_C(5888)
 #define HPI_RING_OFFSET (HPI_N_LINES * sizeof(hpi_line))
 #define HPI_FAILURE_OFFSET (HPI_RING_OFFSET + HPI_N_SAID * sizeof(hpi_said))
 #define HPI_FAILURE_WORDS ((HPI_SLOT_BYTES - HPI_FAILURE_OFFSET) / sizeof(uint64_t))

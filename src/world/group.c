@@ -54,6 +54,7 @@ static void group_free(hp_group *group) {
     if (!group)
         return;
     hpi_free(group->world_ranks);
+    hpi_free(group->pockets);
     hpi_free(group->lines);
     hpi_free(group);
 }
@@ -69,7 +70,8 @@ static hp_group *group_make(hp_world *world, const int *world_ranks, int n_ranks
     group->size = n_ranks;
     group->world_ranks = hpi_alloc(n, sizeof *group->world_ranks);
     group->lines = hpi_alloc(n, sizeof *group->lines);
-    if (!group->world_ranks || !group->lines) {
+    group->pockets = hpi_alloc(n, sizeof *group->pockets);
+    if (!group->world_ranks || !group->lines || !group->pockets) {
         group_free(group);
         return NULL;
     }
@@ -84,8 +86,11 @@ static hp_status take_lines(hp_group *group, uint32_t slot, uint64_t base) {
     group->slot = slot;
     group->base = base;
     HP_TRY(hpi_fd_commit(world->segments[world->rank].fd, begin, begin + HPI_SLOT_BYTES));
-    for (int i = 0; i < group->size; i++)
-        group->lines[i] = hpi_segment_lines(&world->segments[group->world_ranks[i]], slot);
+    for (int i = 0; i < group->size; i++) {
+        const hpi_segment *segment = &world->segments[group->world_ranks[i]];
+        group->lines[i] = hpi_segment_lines(segment, slot);
+        group->pockets[i] = segment->base + hpi_pockets_offset(slot);
+    }
     return HP_OK;
 }
 
@@ -93,11 +98,6 @@ hp_status hpi_group_open_pockets(hp_group *group) {
     const hp_world *world = group->world;
     const uint64_t begin = hpi_pockets_offset(group->slot);
     return hpi_fd_commit(world->segments[world->rank].fd, begin, begin + 2 * HPI_POCKET_BYTES);
-}
-
-unsigned char *hpi_group_pocket(const hp_group *group, int rank, uint64_t number) {
-    const hpi_segment *segment = &group->world->segments[group->world_ranks[rank]];
-    return segment->base + hpi_pockets_offset(group->slot) + (number & 1) * HPI_POCKET_BYTES;
 }
 
 /* First the directory: a member that then has no memory for the group can say so in it. */

@@ -54,8 +54,9 @@ struct hp_group {
     hp_world *world;
     char name[HPI_GROUP_NAME_BYTES];
     int rank, size;
-    int *world_ranks; /* [size] */
-    hpi_line **lines; /* [size], HPI_N_LINES each, and the ring behind them */
+    int *world_ranks;        /* [size] */
+    hpi_line **lines;        /* [size], HPI_N_LINES each, and the ring behind them */
+    unsigned char **pockets; /* [size] */
     uint32_t slot;
     uint64_t base;
     uint64_t n_exchanges;
@@ -154,11 +155,23 @@ static inline hpi_line *hpi_group_line(const hp_group *group, int rank, int chan
     return &group->lines[rank][channel];
 }
 
+/* Where `rank`'s pocket of an even or odd number is seen here; 64-byte aligned. */
+static inline unsigned char *hpi_group_pocket(const hp_group *group, int rank, uint64_t number) {
+    return group->pockets[rank] + (number & 1) * HPI_POCKET_BYTES;
+}
+
 /* Has `rank` posted seq? (acquire) */
 static inline bool hpi_line_reached(const hp_group *group, int rank, int channel, uint64_t seq) {
     const hpi_line *line = hpi_group_line(group, rank, channel);
     const uint64_t value = atomic_load_explicit(&line->value, memory_order_acquire);
     return !seq || (int64_t)(value - (group->base + seq)) >= 0; /* as HPI_REACHED compares */
+}
+
+/* The furthest number that `rank` has posted on a channel. (acquire) */
+static inline uint64_t hpi_line_seq(const hp_group *group, int rank, int channel) {
+    const hpi_line *line = hpi_group_line(group, rank, channel);
+    const uint64_t seq = atomic_load_explicit(&line->value, memory_order_acquire) - group->base;
+    return (int64_t)seq > 0 ? seq : 0; /* an earlier group may have left it below the base */
 }
 
 /* Publish where hardly anybody waits: nobody is woken, so a sleeper finds it at the end of its

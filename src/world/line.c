@@ -33,13 +33,6 @@ hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
                           (hp_compare)HPI_REACHED, group->base + seq, &reason);
 }
 
-uint64_t hpi_line_seq(const hp_group *group, int rank, int channel) {
-    const uint64_t value =
-        atomic_load_explicit(&hpi_group_line(group, rank, channel)->value, memory_order_acquire) -
-        group->base;
-    return (int64_t)value > 0 ? value : 0; /* an earlier group may have left it below the base */
-}
-
 /* ---- the ring ------------------------------------------------------------------------------- */
 
 void hpi_said_post(hp_group *group, uint64_t seq) {

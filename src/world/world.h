@@ -67,14 +67,15 @@ bool hpi_term_is_over(const hp_world *world, hpi_term term);
 
 /* Channels of a group. Each (group, channel, rank) is one line that nothing else touches. */
 enum {
-    HPI_LINE_ENTER = 0, /* fsdp: where this rank stands, of a group for that alone */
-    HPI_LINE_READ = 1,  /* coll: "I have finished reading for collective k" */
-    HPI_LINE_CHUNK = 2, /* coll: progress inside a collective */
-    HPI_LINE_SETUP = 3, /* world, symm: small exchanges of set-up calls */
-    HPI_LINE_MAIL = 4,  /* coll: where this rank's outbox lies */
-    HPI_LINE_STATE = 5, /* world: "this group has failed here", "I have destroyed it" */
-    HPI_LINE_CAST = 6,  /* coll: how far the cells of broadcasts are written, or read */
-    HPI_N_LINES = 7,
+    HPI_LINE_ENTER = 0,   /* fsdp: where this rank stands, of a group for that alone */
+    HPI_LINE_READ = 1,    /* coll: "I have finished reading for collective k" */
+    HPI_LINE_CHUNK = 2,   /* coll: progress inside a collective */
+    HPI_LINE_SETUP = 3,   /* world, symm: small exchanges of set-up calls */
+    HPI_LINE_MAIL = 4,    /* coll: where this rank's outbox lies */
+    HPI_LINE_STATE = 5,   /* world: "this group has failed here", "I have destroyed it" */
+    HPI_LINE_CAST = 6,    /* coll: how far the cells of broadcasts are written, or read */
+    HPI_LINE_BARRIER = 7, /* coll: the last barrier that was entered, roomy */
+    HPI_N_LINES = 8,
     HPI_LINE_SAID = HPI_N_LINES /* in a reason: an entry of the ring below */
 };
 /* 128 bytes: the value, and words that are published with it. Words are relaxed atomics. */
@@ -105,8 +106,6 @@ void hpi_line_post(hp_group *group, int channel, uint64_t seq);
 enum { HPI_POCKET_BYTES = 4 * 1024 };
 /* Commit this rank's own, before the first use. Local. Errors: LIMIT. */
 hp_status hpi_group_open_pockets(hp_group *group);
-/* Where `rank`'s pocket of an even or odd number is seen here; 64-byte aligned. */
-unsigned char *hpi_group_pocket(const hp_group *group, int rank, uint64_t number);
 /* Wait until it has. `operation` is a literal, shown in reports. Errors: TIMEOUT, PEER, FAILED,
  * all naming operation, sequence number, group, local and world rank. */
 hp_status hpi_line_wait(hp_group *group, int rank, int channel, uint64_t seq,
@@ -117,8 +116,6 @@ void hpi_said_post(hp_group *group, uint64_t seq);
 void hpi_said_put(hp_group *group, uint64_t seq);
 /* Wait until `rank` has said seq; errors as of hpi_line_wait. */
 hp_status hpi_said_wait(hp_group *group, int rank, uint64_t seq, const char *operation);
-/* The furthest number that `rank` has posted on a channel, less its base. (acquire) */
-uint64_t hpi_line_seq(const hp_group *group, int rank, int channel);
 /* All ranks of the group exchange n_words (at most HPI_EXCHANGE_WORDS) words over HPI_LINE_SETUP;
  * out_words is [size][n_words]; NULL: the words are said and nobody's are read, as a rank does that
  * has no memory for them and says so in its own. Ranks whose `operation` differs (in its first 15
@@ -166,6 +163,8 @@ void hpi_world_wake_for(hp_world *world, int world_rank, int awaited);
 /* Where ranks share cores: do this rank and that one, as far as they have said? Then this one waits
  * for it first, by giving way; for who is elsewhere it may spin a moment. */
 bool hpi_world_is_beside(const hp_world *world, int world_rank);
+/* Does the calling thread spin, before it waits, for a moment? */
+bool hpi_thread_spins(const hp_world *world);
 /* The calling thread must not spin (stream threads share the core with compute). */
 void hpi_thread_never_spins(void);
 

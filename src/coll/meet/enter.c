@@ -97,6 +97,14 @@ hp_status hpi_words_hear(hpi_run *run, int peer, uint64_t out_payload[HPI_SMALL_
     return HP_OK;
 }
 
+/* Where a peer carried its input. A pocket is known before the peer says so, and its lines are on
+ * their way here while the processor still reads what was said. */
+static const unsigned char *carried_at(const hpi_run *run, int peer, uint64_t offset) {
+    return run->in_bytes <= HPI_POCKET_BYTES
+               ? hpi_group_pocket(run->group, peer, run->state->n_pocketed)
+               : run->state->heaps[peer] + offset;
+}
+
 /* What a peer says: compare it, and keep what it says beyond that. */
 static hp_status listen(hpi_run *run, int peer) {
     hpi_coll_state *s = run->state;
@@ -108,7 +116,7 @@ static hp_status listen(hpi_run *run, int peer) {
     } else {
         s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
         if (last[0] == HPI_CARRIED)
-            s->in[peer] = s->heaps[peer] + last[1];
+            s->in[peer] = carried_at(run, peer, last[1]);
         else
             run->is_carried = false;
     }
@@ -223,6 +231,11 @@ static hp_status find(hpi_run *run) {
 hp_status hpi_coll_enter(hpi_run *run) {
     hpi_coll_state *s = run->state;
     HP_TRY(hpi_ahead_wait(run));
+    if (run->what == HP_BARRIER && hpi_world_can_spin(hp_group_world(run->group))) {
+        HP_TRY(hpi_barrier_meet(run));
+        hpi_ahead_met(run);
+        return HP_OK;
+    }
     say(run);
     HP_TRY(hpi_wait_beside(run->group, HPI_LINE_SAID, run->seq, run->name));
     for (int k = 1; k < run->n; k++)

@@ -71,11 +71,6 @@ static bool is_carried(const hpi_run *run, const hpi_entered *mine) {
     return is_near;
 }
 
-/* Does the call alone, by its size, say that it is? Then its places need not be found. */
-static bool is_surely_carried(const hpi_run *run) {
-    return run->may_be_carried && !hpi_is_from(run, HPI_FROM_ONE_SHOT) && !hpi_stays_in_place(run);
-}
-
 /* NULL: there is no memory for a ring, and the call can do without. */
 static unsigned char *room_for(hpi_run *run) {
     if (run->in_bytes <= HPI_POCKET_BYTES)
@@ -108,7 +103,7 @@ void hpi_offer(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]) {
         return;
     }
     run->state->n_pocketed += run->may_be_carried;
-    if (is_surely_carried(run) && carry(run, mine))
+    if (run->must_be_carried && carry(run, mine))
         run->is_carried = true;
     else
         *mine = (hpi_entered){place_of_input(run), said_last(run)};

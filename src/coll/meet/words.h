@@ -80,6 +80,11 @@ static const hpi_place hpi_nowhere = {0, 1};
  * fills its state->entered, and run->is_carried. */
 void hpi_offer(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]);
 
+/* ---- barrier.c ---- */
+
+/* A barrier's meeting. */
+hp_status hpi_barrier_meet(hpi_run *run);
+
 /* ---- ahead.c ---- */
 
 /* Of the last so many numbers a rank's entry is whole, whatever its peers do meanwhile. */

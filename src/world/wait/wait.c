@@ -35,6 +35,10 @@ void hpi_thread_never_spins(void) {
     never_spins = true;
 }
 
+bool hpi_thread_spins(const hp_world *world) {
+    return world->can_spin && !never_spins;
+}
+
 typedef struct wait_state {
     hp_world *world;
     const _Atomic uint64_t *word;
@@ -70,20 +74,12 @@ static bool is_reached(const wait_state *w) {
     return hpi_compare(atomic_load_explicit(w->word, memory_order_seq_cst), w->how, w->value);
 }
 
-static inline void cpu_relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Most waits of ranks that work in step are over before a clock could be read. */
 static bool comes_soon(const _Atomic uint64_t *word, hp_compare how, uint64_t value) {
     for (int i = 0; i < SPINS_AT_ONCE; i++) {
         if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value))
             return true;
-        cpu_relax();
+        hpi_relax();
     }
     return false;
 }
@@ -94,7 +90,7 @@ static bool spin(const wait_state *w) {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
             if (is_reached(w))
                 return true;
-            cpu_relax();
+            hpi_relax();
         }
         if (n >= N_GREEDY) /* somebody else may want the core: the awaited rank, for one */
             sched_yield();
@@ -408,7 +404,7 @@ static hp_status sleep_until(wait_state *w) {
 
 hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compare how,
                          uint64_t value, const hpi_reason *reason) {
-    const bool spins = world->can_spin && !never_spins;
+    const bool spins = hpi_thread_spins(world);
     const bool shares = !world->can_spin && !never_spins;
     if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value) ||
         (spins && comes_soon(word, how, value)) ||
