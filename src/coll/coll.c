@@ -160,11 +160,12 @@ static bool is_result_read(const hpi_run *run) {
 
 /* Peers write what we return: it is there when they have finished. */
 static bool is_written_by_peers(const hpi_run *run) {
-    return run->algorithm &&
-           (run->algorithm->needs == HPI_NEEDS_OUTPUTS ||
-            run->algorithm->needs == HPI_NEEDS_APART ||
-            run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS ||
-            run->algorithm->needs == HPI_NEEDS_WIRE_APART || hpi_wire_pushes(run));
+    if (!run->algorithm)
+        return false;
+    const hpi_needs needs = run->algorithm->needs;
+    return needs == HPI_NEEDS_OUTPUTS || needs == HPI_NEEDS_APART ||
+           needs == HPI_NEEDS_WIRE_OUTPUTS || needs == HPI_NEEDS_WIRE_APART ||
+           (needs == HPI_NEEDS_READABLE && run->what == HP_BROADCAST) || hpi_wire_pushes(run);
 }
 
 /* The root goes on, and the others wait for it alone. */

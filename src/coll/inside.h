@@ -333,10 +333,12 @@ void hpi_part_scatter(const hpi_run *run, int part, const void *plain, uint64_t 
                       uint64_t end);
 void hpi_part_collect(const hpi_run *run, int part, void *plain, uint64_t begin, uint64_t end);
 
-/* Of an all-to-all: what this rank sends to rank j, and what it gets of rank i; in bytes. */
 typedef struct hpi_piece {
     uint64_t begin, bytes;
 } hpi_piece;
+/* Of a large broadcast, what the root stores into every output. */
+hpi_piece hpi_root_slice(const hpi_run *run);
+/* Of an all-to-all: what this rank sends to rank j, and what it gets of rank i. */
 hpi_piece hpi_sent_to(const hpi_run *run, int j);
 hpi_piece hpi_got_of(const hpi_run *run, int i);
 

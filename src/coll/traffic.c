@@ -52,10 +52,8 @@ static uint64_t own_count(const hpi_run *run) {
 
 /* See placed/broadcast.c. */
 static uint64_t share_of(const hpi_run *run) {
-    uint64_t begin, end;
-    hpi_slice(run, run->c.count, run->n - 1, &begin, &end);
-    return (run->rank == run->c.root ? (uint64_t)(run->n - 1) * (end - begin) : begin) *
-           run->in_size;
+    const hpi_piece last = hpi_root_slice(run);
+    return run->rank == run->c.root ? (uint64_t)(run->n - 1) * last.bytes : last.begin;
 }
 
 static operands operands_of(const hpi_run *run) {
@@ -148,7 +146,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_REDUCE, staged, in + (n - 1) * slice + out - sums, in - slice + out + sums)              \
     X(BROADCAST, push_pull, share, share)                                                          \
     X(BROADCAST, pull, out - keep, out - keep)                                                     \
-    X(BROADCAST, direct, out - keep, out - keep)                                                   \
+    X(BROADCAST, direct, share, share)                                                             \
     X(BROADCAST, cells, out, out)                                                                  \
     X(BROADCAST, staged, out, out)                                                                 \
     X(ALL_TO_ALL, pull, out, out)                                                                  \

@@ -191,22 +191,23 @@ static void a_peer_whose_memory_cannot_be_read(void **state) {
     ranks_run(2, RANKS_PROCESSES, unreadable_body, NULL);
 }
 
-/* Rank 1 dies when it stores its own part, after all have met; rank 2 reads from rank 0 first, so
- * rank 1 is gone when its turn comes. */
+/* Rank 1 dies when it stores its first sums, after all have met, and the others have most of its
+ * input still to read. */
 static void killed_body(hp_world *world, void *argument) {
     enum { COUNT = 2 * LARGE };
     const uint64_t part = COUNT * sizeof(float);
     const int n = hp_world_size(world), rank = hp_world_rank(world);
-    float *in = map(part), *all = map((uint64_t)n * part);
+    float *in = map((uint64_t)n * part), *out = map(part);
     (void)argument;
-    memset(in, 1, part);
+    memset(in, 1, (uint64_t)n * part);
     if (rank == 1) {
         const struct rlimit none = {0, 0};
         RANK_CHECK(setrlimit(RLIMIT_CORE, &none) == 0 && signal(SIGSEGV, SIG_DFL) != SIG_ERR);
-        RANK_CHECK(mprotect(all, (uint64_t)n * part, PROT_NONE) == 0);
+        RANK_CHECK(mprotect(out, part, PROT_NONE) == 0);
     }
-    RANK_FAILS(hp_all_gather(hp_world_group(world), in, all, COUNT, HP_FP32), HP_ERR_PEER);
-    RANK_CHECK(strstr(hp_last_error(), "rank 1") && strstr(hp_last_error(), "all_gather"));
+    RANK_FAILS(hp_reduce_scatter(hp_world_group(world), in, out, COUNT, HP_FP32, HP_SUM),
+               HP_ERR_PEER);
+    RANK_CHECK(strstr(hp_last_error(), "rank 1") && strstr(hp_last_error(), "reduce_scatter"));
 }
 
 static void a_peer_that_dies_while_it_is_read(void **state) {

@@ -87,7 +87,7 @@ static const known known_calls[] = {
     {HP_REDUCE_SCATTER, true, false, HP_WIRE_FULL, "direct", 3 * BYTES, 2 * BYTES},
     {HP_ALL_GATHER, true, true, HP_WIRE_FULL, "direct", BYTES, BYTES},
     {HP_ALL_TO_ALL, true, false, HP_WIRE_FULL, "direct", 2 * BYTES, 2 * BYTES},
-    {HP_BROADCAST, true, true, HP_WIRE_FULL, "direct", 0, 0},
+    {HP_BROADCAST, true, true, HP_WIRE_FULL, "direct", BYTES / 2, BYTES / 2},
     {HP_ALL_REDUCE, false, false, HP_WIRE_BF16, "rounded", BYTES, BYTES},
     {HP_REDUCE_SCATTER, false, false, HP_WIRE_FP8_E4M3, "rounded", 2 * BYTES, BYTES},
 };

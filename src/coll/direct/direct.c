@@ -8,8 +8,9 @@
  *     reduce         [all]  [all]  [all]  [all]     of it at a time, sums it at home, and fetches
  *                                                   the others' sums when they are there
  *
- * Moves go straight from the peer's operand to ours. Nobody but the owner writes anything, so in
- * place works where it does for symmetric memory. Steps: 2; 1 + 2 for each round of an all-reduce.
+ * Moves go straight from the peer's operand to ours. Nobody but the owner writes anything, and the
+ * root of a broadcast, so in place works where it does for symmetric memory. Steps: 2; 1 + 2 for
+ * each round of an all-reduce.
  * Source: CMA of Open MPI and MPICH; rounds as long as a second-level cache: performance.md 5.
  */
 #include "direct.h"
@@ -44,10 +45,26 @@ static hp_status fetch(const hpi_run *run, int peer, void *to, const void *from,
     return hpi_fetch_end(&f);
 }
 
+static hp_status store(const hpi_run *run, int peer, void *to, const void *from, uint64_t bytes) {
+    hpi_fetch f;
+    hpi_fetch_begin(&f, run, peer, run->state->entered[peer].out);
+    f.is_store = true;
+    HP_TRY(hpi_fetch_add(&f, to, from, bytes));
+    return hpi_fetch_end(&f);
+}
+
+/* The root stores its slice into every output: see placed/broadcast.c. */
 hp_status hpi_broadcast_direct(hpi_run *run) {
     const int root = run->c.root;
-    return run->rank == root ? HP_OK
-                             : fetch(run, root, run->c.out, run->state->in[root], run->in_bytes);
+    const unsigned char *in = run->state->in[root];
+    const hpi_piece last = hpi_root_slice(run);
+    if (run->rank != root)
+        return fetch(run, root, run->c.out, in, last.begin);
+    for (int k = 1; k < run->n; k++) {
+        const int peer = (root + k) % run->n;
+        HP_TRY(store(run, peer, run->state->out[peer] + last.begin, in + last.begin, last.bytes));
+    }
+    return HP_OK;
 }
 
 hp_status hpi_exchange_direct(hpi_run *run) {

@@ -23,18 +23,19 @@ hp_status hpi_direct_find(hpi_run *run);
 /* Does this process see the operand that rank i named so? */
 bool hpi_is_near(const hpi_run *run, int i, hpi_place place);
 
-/* Pieces of one peer's memory on their way here. */
+/* Pieces of one peer's memory on their way here, or of ours on their way there. */
 enum { HPI_FETCH_PIECES = 32 };
 typedef struct hpi_fetch {
     const hpi_run *run;
     int peer;
-    bool is_near;
+    bool is_near, is_store;
     int n; /* pieces that have been asked for and have not come yet */
     uint64_t bytes;
     struct iovec to[HPI_FETCH_PIECES], from[HPI_FETCH_PIECES];
 } hpi_fetch;
 
-/* `place`: the operand of `peer` that will be read. Add pieces, in any number; all of them are
+/* `place`: the operand of `peer` that will be read, or written where is_store is set behind. Add
+ * pieces, in any number; all of them are
  * there after hpi_fetch_end. Errors: PEER, when it has died; SYSTEM, when it lives, but its memory
  * cannot be read. */
 void hpi_fetch_begin(hpi_fetch *fetch, const hpi_run *run, int peer, hpi_place place);

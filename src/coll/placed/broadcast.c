@@ -21,15 +21,19 @@ hp_status hpi_broadcast_pull(hpi_run *run) {
     return HP_OK;
 }
 
-hp_status hpi_broadcast_push_pull(hpi_run *run) {
-    const unsigned char *in = run->state->in[run->c.root];
+hpi_piece hpi_root_slice(const hpi_run *run) {
     uint64_t begin, end;
     hpi_slice(run, run->c.count, run->n - 1, &begin, &end);
-    begin *= run->in_size;
-    end *= run->in_size;
+    return (hpi_piece){begin * run->in_size, (end - begin) * run->in_size};
+}
+
+hp_status hpi_broadcast_push_pull(hpi_run *run) {
+    const unsigned char *in = run->state->in[run->c.root];
+    const hpi_piece last = hpi_root_slice(run);
     if (run->rank != run->c.root)
-        hpi_copy(run->c.out, in, begin);
+        hpi_copy(run->c.out, in, last.begin);
     for (int k = 1; k < run->n && run->rank == run->c.root; k++)
-        hpi_copy_past(run->state->out[(run->rank + k) % run->n] + begin, in + begin, end - begin);
+        hpi_copy_past(run->state->out[(run->rank + k) % run->n] + last.begin, in + last.begin,
+                      last.bytes);
     return HP_OK;
 }
