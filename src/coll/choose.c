@@ -114,6 +114,12 @@ static const hpi_algorithm *unmet_row(const hpi_run *run) {
     return a && (a->needs == HPI_NEEDS_NOBODY || a->needs == HPI_NEEDS_WORDS) ? a : NULL;
 }
 
+/* Of an input that is cut into parts, which lie in one piece each. */
+static uint64_t carried_own_bytes(const hpi_run *run) {
+    const bool is_cut = run->what == HP_ALL_TO_ALL || run->what == HP_REDUCE_SCATTER;
+    return is_cut && run->c.blocks == 1 ? run->c.count * run->in_size : 0;
+}
+
 void hpi_choose_ahead(hpi_run *run) {
     run->is_small = goes_in_words(run);
     run->may_be_carried = may_be_carried(run);
@@ -123,6 +129,7 @@ void hpi_choose_ahead(hpi_run *run) {
     run->is_carried = run->may_be_carried;
     run->carried = run->is_small || run->is_carried ? first_row(run) : NULL;
     run->is_carried = false;
+    run->carried_own_bytes = carried_own_bytes(run);
 }
 
 hp_status hpi_choose(hpi_run *run) {
@@ -166,8 +173,9 @@ static void add_passed_over(hpi_sentence *t, const hpi_run *run) {
         if (needs_met(run, a->needs))
             add_range(t, run, ", which runs ", a);
         else if (a->needs == HPI_NEEDS_CARRIED && is_in_range(run, a))
-            add_threshold(t, run, hpi_stays_in_place(run) ? ", in place " : ", unless near ",
-                          "from ", hpi_stays_in_place(run) ? HPI_FROM_IN_PLACE : HPI_FROM_ONE_SHOT);
+            add_threshold(
+                t, run, hpi_stays_in_place(run) ? ", in place " : ", unless lines are dear (AMD), ",
+                "from ", hpi_stays_in_place(run) ? HPI_FROM_IN_PLACE : HPI_FROM_ONE_SHOT);
     }
 }
 
@@ -232,7 +240,7 @@ static hp_status run_of(const hp_coll_case *c, hpi_coll_state *state, uint64_t *
     if (hpi_is_v(run->what))
         HP_TRY(lay_parts(run, c->count, counts));
     run->is_small = goes_in_words(run);
-    /* as offer.c and enter.c find them, where no peer was found near */
+    /* as offer.c and enter.c find them, where lines are not dear */
     const bool is_exchanged_in_place = c->what == HP_ALL_TO_ALL && c->is_in_place;
     const bool is_placed = c->in_is_symmetric && !is_exchanged_in_place &&
                            (c->what != HP_ALL_REDUCE || c->out_is_symmetric);

@@ -97,10 +97,9 @@ typedef struct hpi_coll_state {
     uint64_t copied_bytes;                      /* by it, of this rank's input to its output */
     bool is_last_pushed;                        /* by it owners stored results into every output */
     bool can_hand_back;                         /* lines of peers; see handback.c */
-    uint64_t n_slow, n_fast; /* its samples behind each other that were slow; that were fast */
-    uint64_t n_readings;     /* that may be sampled */
-    uint64_t n_fills;        /* of the ring, that may be sampled */
-    uint64_t n_unjudged;     /* calls that were carried because peers are near, without a sample */
+    uint64_t n_slow;     /* samples behind each other that were slow: ring.c, handback.c */
+    uint64_t n_readings; /* that may be sampled */
+    uint64_t n_fills;    /* of the ring, that may be sampled */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
     unsigned char **out;      /* by rank: where its output is written from here */
@@ -155,6 +154,7 @@ struct hpi_run {
     hpi_reduction reduction;      /* of a reduction in full precision */
     const hpi_algorithm *unmet;   /* for which nobody meets; NULL: ranks meet */
     const hpi_algorithm *carried; /* where the input comes with the meeting; NULL: it does not */
+    uint64_t carried_own_bytes;   /* of the input, this rank's part, which stays where it lies */
     bool is_small;                /* the input travels in the words */
     bool may_be_carried;          /* ... or may be copied for all to read, by the call alone */
     bool must_be_carried;         /* ... or is, wherever it lies: then nobody looks where */
@@ -287,10 +287,6 @@ void hpi_reading_judge(const hpi_reading *reading, uint64_t own_ns, uint64_t pee
 bool hpi_is_from_afar(const hpi_reading *reading);
 /* The most bytes of the next piece of each peer; and one that is not needed any more. */
 uint64_t hpi_reading_step(const hpi_reading *reading);
-/* Have samples shown for sure that peers are near, and this input is better carried than read where
- * it lies? A call that was carried for that samples nothing. */
-bool hpi_found_near(const hpi_run *run);
-void hpi_near_ran(const hpi_run *run);
 void hpi_hand_back(const hpi_reading *reading, const void *piece, uint64_t bytes);
 
 /* ---- placed/exchange.c: all-to-all ---- */

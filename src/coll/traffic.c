@@ -13,7 +13,7 @@
 typedef struct operands {
     uint64_t in, out;
     uint64_t keep;        /* of the output, what is there already: in place, or the root's */
-    uint64_t own;         /* of an all-to-all, the part that stays */
+    uint64_t own;         /* of an input that is cut, the part that stays */
     uint64_t copied;      /* of an all-reduce, from the input to the output */
     uint64_t share;       /* of a broadcast, what this rank copies where all take part */
     uint64_t slice, sums; /* of an all-reduce, what this rank sums, of one input; the result */
@@ -47,7 +47,8 @@ static uint64_t kept(const hpi_run *run, const operands *o) {
 static uint64_t own_count(const hpi_run *run) {
     if (run->what == HP_ALL_TO_ALL_V)
         return run->c.in_counts[run->rank];
-    return run->what == HP_ALL_TO_ALL ? run->c.count : 0;
+    const bool is_cut = run->what == HP_ALL_TO_ALL || run->what == HP_REDUCE_SCATTER;
+    return is_cut && run->c.blocks == 1 ? run->c.count : 0;
 }
 
 /* See placed/broadcast.c. */
@@ -128,7 +129,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_GATHER_V, staged, in + out - keep, in + out - keep)                                      \
     X(REDUCE_SCATTER, pull, n *out, out)                                                           \
     X(REDUCE_SCATTER, direct, (2 * n - 1) * out, n * out)                                          \
-    X(REDUCE_SCATTER, one_shot, in + n * out, in + out)                                            \
+    X(REDUCE_SCATTER, one_shot, in - own + n * out, in - own + out)                                \
     X(REDUCE_SCATTER, rounded, n *out, out)                                                        \
     X(REDUCE_SCATTER, wire, in + n * out_coded, in_coded + out)                                    \
     X(REDUCE_SCATTER, staged, in + (n - 1) * out, in)                                              \
@@ -151,7 +152,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(BROADCAST, staged, out, out)                                                                 \
     X(ALL_TO_ALL, pull, out, out)                                                                  \
     X(ALL_TO_ALL, direct, out, out)                                                                \
-    X(ALL_TO_ALL, one_shot, in + out - keep, in + out - keep)                                      \
+    X(ALL_TO_ALL, one_shot, in - own + out - keep, in - own + out - keep)                          \
     X(ALL_TO_ALL, staged, in + out - own - keep, in + out - own - keep)                            \
     X(ALL_TO_ALL_V, pull, out, out)                                                                \
     X(ALL_TO_ALL_V, staged, in + out - own, in + out - own)

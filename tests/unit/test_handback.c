@@ -109,37 +109,10 @@ static void content_stays(void **state) {
     free(memory);
 }
 
-/* Eight fast samples, until a slow one; and in place nothing passes through cells. */
-static void fast_samples_are_near(void **state) {
-    (void)state;
-    enum { FAST = 8, CALLS = 32 };
-    hpi_coll_state s = make_state(true);
-    hpi_run run = make_run(&s, 1 << 19);
-    for (int i = 0; i < FAST; i++) {
-        assert_false(hpi_found_near(&run));
-        (void)is_afar_behind(&s, NEAR_NS, NEAR_NS);
-    }
-    assert_true(hpi_found_near(&run));
-    for (int i = 0; i < CALLS; i++) {
-        assert_true(hpi_found_near(&run));
-        hpi_near_ran(&run);
-    }
-    assert_false(hpi_found_near(&run)); /* the next call samples */
-    (void)is_afar_behind(&s, NEAR_NS, NEAR_NS);
-    assert_true(hpi_found_near(&run));
-    run.what = HP_ALL_REDUCE;
-    assert_true(hpi_found_near(&run));
-    run.is_in_place = true;
-    assert_false(hpi_found_near(&run));
-    run.is_in_place = false;
-    (void)is_afar_behind(&s, NEAR_NS, SLOW_NS);
-    assert_false(hpi_found_near(&run));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_slow_samples_are_afar), cmocka_unit_test(memory_is_not_afar),
-        cmocka_unit_test(others_are_not_judged),       cmocka_unit_test(short_ones_are_not_timed),
-        cmocka_unit_test(fast_samples_are_near),       cmocka_unit_test(content_stays)};
+        cmocka_unit_test(others_are_not_judged), cmocka_unit_test(short_ones_are_not_timed),
+        cmocka_unit_test(content_stays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,12 +97,15 @@ hp_status hpi_words_hear(hpi_run *run, int peer, uint64_t out_payload[HPI_SMALL_
     return HP_OK;
 }
 
-/* Where a peer carried its input. A pocket is known before the peer says so, and its lines are on
- * their way here while the processor still reads what was said. */
+/* Where a peer's input would begin, of which this rank's part was carried: the peer's own was not,
+ * and parts after it follow those before it. A pocket is known before the peer says so, and its
+ * lines are on their way here while the processor still reads what was said. */
 static const unsigned char *carried_at(const hpi_run *run, int peer, uint64_t offset) {
-    return run->in_bytes <= HPI_POCKET_BYTES
-               ? hpi_group_pocket(run->group, peer, run->state->n_pocketed)
-               : run->state->heaps[peer] + offset;
+    const uint64_t own = run->carried_own_bytes;
+    const unsigned char *begin = run->in_bytes - own <= HPI_POCKET_BYTES
+                                     ? hpi_group_pocket(run->group, peer, run->state->n_pocketed)
+                                     : run->state->heaps[peer] + offset;
+    return begin - (run->rank > peer ? own : 0);
 }
 
 /* What a peer says: compare it, and keep what it says beyond that. */

@@ -5,8 +5,8 @@
  * An input of up to 32 bytes comes itself in the words. A small one is *carried*: copied to where
  * all can read it, before its rank says so, so that nobody waits once more, and no peer touches the
  * caller's memory. Carried is what lies in ordinary memory, what is so small that the copy costs
- * nothing, and, where ranks are near, what would cost its writer more to take back from its readers
- * than two copies do: see handback.c. Anything else is named: {key, offset} in symmetric memory.
+ * nothing, and what would cost its writer more to take back from its readers than two copies do
+ * (AMD; see ring.c). Anything else is named: {key, offset} in symmetric memory.
  * An all-reduce in place does better where it lies, if every rank's lies in symmetric memory.
  *
  * It is decided from this rank's memory alone. Where only some ranks carry, what they carried is as
@@ -65,24 +65,34 @@ static bool is_carried(const hpi_run *run, const hpi_entered *mine) {
         return false;
     if (!hpi_is_from(run, HPI_FROM_ONE_SHOT))
         return true;
-    const bool is_near = hpi_found_near(run);
-    if (is_near)
-        hpi_near_ran(run);
-    return is_near;
+    return run->state->can_hand_back && !run->c.tag &&
+           !(run->what == HP_ALL_REDUCE && hpi_is_from(run, HPI_FROM_COPIED));
 }
 
 /* NULL: there is no memory for a ring, and the call can do without. */
 static unsigned char *room_for(hpi_run *run) {
-    if (run->in_bytes <= HPI_POCKET_BYTES)
+    const uint64_t bytes = run->in_bytes - run->carried_own_bytes;
+    if (bytes <= HPI_POCKET_BYTES)
         return hpi_group_pocket(run->group, run->rank, run->state->n_pocketed);
-    return hpi_ring_open(run) == HP_OK ? hpi_ring_take(run, run->in_bytes) : NULL;
+    return hpi_ring_open(run) == HP_OK ? hpi_ring_take(run, bytes) : NULL;
+}
+
+/* No peer reads this rank's own part: the parts after it follow those before it. */
+static void fill(hpi_run *run, unsigned char *room) {
+    const unsigned char *in = run->c.in;
+    const uint64_t own = run->carried_own_bytes, begin = (uint64_t)run->rank * own;
+    const uint64_t end = begin + own;
+    if (begin > 0)
+        hpi_ring_fill(run->state, room, in, begin);
+    if (end < run->in_bytes)
+        hpi_ring_fill(run->state, room + begin, in + end, run->in_bytes - end);
 }
 
 static bool carry(hpi_run *run, hpi_entered *mine) {
     unsigned char *room = room_for(run);
     if (!room)
         return false;
-    hpi_ring_fill(run->state, room, run->c.in, run->in_bytes);
+    fill(run, room);
     *mine = (hpi_entered){
         {HPI_CARRIED, (uint64_t)(uintptr_t)room - (uintptr_t)run->state->heaps[run->rank]}, {0, 0}};
     return true;

@@ -8,16 +8,13 @@
  * reader therefore flushes what it has read: nobody holds the line then, and its writer takes it as
  * if it were new. Stores past the caches do not ask either. Which of the two it is, a hypervisor
  * decides, and decides anew while a job runs; so calls time the first loads of a peer's input, all
- * until it is sure and every eighth one then: 16 KiB take 450 to 750 ns from near and 1150 to 1400
- * ns from afar. From memory they take as long, but then so do those of our own input, which are
- * timed as well; and it is the ends of the inputs that are timed, which were mostly written last.
- * From near a flush takes as long as it saves, or longer. The largest calls do without: their lines
- * have left the caches when they are written again.
+ * while it is not sure and every eighth one then: 16 KiB take 450 to 750 ns from near and 1150 to
+ * 1400 ns from afar. From memory they take as long, but then so do those of our own input, which
+ * are timed as well; and it is the ends of the inputs that are timed, which were mostly written
+ * last. From near a flush takes as long as it saves, or longer. The largest calls do without: their
+ * lines have left the caches when they are written again.
  *
- * From near, medium sizes are carried instead, as operands in ordinary memory are: the ring that
- * carries them is larger than a second-level cache, so neither its lines nor the operands' are
- * shared when they are written again, and two copies take half as long as one. From afar they take
- * longer. See meet/offer.c.
+ * Medium sizes are carried instead, as operands in ordinary memory are: see ring.c.
  *
  * A flush changes no content and is not agreed on: each rank does what it finds. Measured
  * on 2 cores of an EPYC 9004; on Intel a shared line is written as fast as any other.
@@ -27,9 +24,8 @@
 enum { LINE = 64 };
 
 enum { SAMPLE_BYTES = 16 << 10, NEAR_NS = 1000 }; /* what near cores reach and far ones do not */
-/* Samples behind each other: one may have been disturbed. */
-enum { SLOW_FOR_SURE = 3, FAST_FOR_SURE = 8 };
-enum { READINGS_PER_SAMPLE = 8, CALLS_PER_SAMPLE = 32 }; /* once it is sure */
+/* Samples behind each other, of which one may have been disturbed; and how often, once sure. */
+enum { SLOW_FOR_SURE = 3, READINGS_PER_SAMPLE = 8 };
 enum { FAR_STEP_BYTES = 4 << 10 }; /* that the first-level cache still holds after it was read */
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -74,12 +70,10 @@ uint64_t hpi_reading_step(const hpi_reading *reading) {
 
 void hpi_reading_judge(const hpi_reading *reading, uint64_t own_ns, uint64_t peer_ns) {
     uint64_t *n_slow = &reading->state->n_slow;
-    uint64_t *n_fast = &reading->state->n_fast;
     const bool is_slow = peer_ns > NEAR_NS;
     if (own_ns > NEAR_NS) /* then the peer's may lie in memory as well */
         return;
     *n_slow = is_slow ? hpi_min(*n_slow + 1, SLOW_FOR_SURE) : 0;
-    *n_fast = is_slow ? 0 : hpi_min(*n_fast + 1, FAST_FOR_SURE);
 }
 
 /* A load from each line. They are read again, from the first-level cache. */
@@ -92,7 +86,7 @@ static uint64_t time_to_load(const void *memory) {
 }
 
 static bool is_sample_due(hpi_coll_state *s) {
-    const bool is_sure = s->n_slow == SLOW_FOR_SURE || s->n_fast == FAST_FOR_SURE;
+    const bool is_sure = s->n_slow == 0 || s->n_slow == SLOW_FOR_SURE;
     return s->n_readings++ % READINGS_PER_SAMPLE == 0 || !is_sure;
 }
 
@@ -115,18 +109,6 @@ hpi_reading hpi_reading_begin(const hpi_run *run, const void *own, const void *p
         hpi_reading_judge(&reading, own_ns, time_to_load((const unsigned char *)peer + end));
     }
     return reading;
-}
-
-/* What is read and written in place moves back and forth without being shared. */
-bool hpi_found_near(const hpi_run *run) {
-    return run->state->n_fast == FAST_FOR_SURE && !is_of_a_step(run) &&
-           !(run->what == HP_ALL_REDUCE && run->is_in_place);
-}
-
-void hpi_near_ran(const hpi_run *run) {
-    hpi_coll_state *s = run->state;
-    if (++s->n_unjudged % CALLS_PER_SAMPLE == 0)
-        s->n_fast = hpi_min(s->n_fast, FAST_FOR_SURE - 1); /* the next call samples */
 }
 
 void hpi_hand_back(const hpi_reading *reading, const void *piece, uint64_t bytes) {
