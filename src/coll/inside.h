@@ -352,6 +352,8 @@ unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes);
 /* Fill (a part of) a piece or a pocket, in the way that suits where its readers are; now and then
  * the stores are timed. */
 void hpi_ring_fill(hpi_coll_state *s, void *to, const void *from, uint64_t bytes);
+/* This rank alone reads these bytes of a peer's piece, and has done so: see ring.c. */
+void hpi_ring_keep(const hpi_run *run, const void *piece, uint64_t bytes);
 
 /* ---- staged/: through cells, for ordinary memory ---- */
 

@@ -59,6 +59,13 @@ hp_status hpi_reduce_carried(hpi_run *run) {
     return HP_OK;
 }
 
+/* Of each peer's piece, what nobody else reads. */
+static void keep(const hpi_run *run, uint64_t begin, uint64_t bytes) {
+    for (int i = 0; i < run->n; i++)
+        if (i != run->rank)
+            hpi_ring_keep(run, run->state->in[i] + begin, bytes);
+}
+
 hp_status hpi_scatter_reduce_carried(hpi_run *run) {
     const uint64_t part = run->c.count;
     const void **in = run->state->chunk;
@@ -67,6 +74,7 @@ hp_status hpi_scatter_reduce_carried(hpi_run *run) {
         for (int i = 0; i < run->n; i++)
             in[i] = run->state->in[i] + begin * run->in_size;
         sum(run, in, (unsigned char *)run->c.out + b * part * run->out_size, part);
+        keep(run, begin * run->in_size, part * run->in_size);
     }
     write_pocket(run);
     return HP_OK;
@@ -93,6 +101,7 @@ hp_status hpi_exchange_carried(hpi_run *run) {
     for (int i = 0; i < run->n; i++)
         copy_unless_there((unsigned char *)run->c.out + (uint64_t)i * part,
                           run->state->in[i] + begin, part);
+    keep(run, begin, part);
     write_pocket(run);
     return HP_OK;
 }
