@@ -105,7 +105,7 @@ typedef struct hpi_coll_state {
     unsigned char **out;      /* by rank: where its output is written from here */
     const void **chunk;       /* inputs of the chunk being reduced */
     hpi_entered *entered;
-    uint64_t said[HPI_ENTER_WORDS];   /* by this rank */
+    uint64_t said[HPI_ENTER_WORDS - HPI_SMALL_WORDS]; /* by this rank, of the call */
     uint64_t (*small)[HPI_ROW_WORDS]; /* contributions that came in words, zero behind them */
     uint64_t n_pocketed;              /* collectives so far whose inputs might lie in pockets */
     unsigned char *scratch;           /* of the kernels */

@@ -158,8 +158,8 @@ hp_status hpi_words_compare_past(const hpi_run *run, int peer, uint64_t seq) {
 }
 
 hp_status hpi_words_differ(const hpi_run *run, int peer, const hpi_said *entry) {
-    const uint64_t *mine = run->state->said;
-    uint64_t theirs[HPI_N_WORDS];
+    uint64_t mine[HPI_N_WORDS], theirs[HPI_N_WORDS];
+    read_words(hpi_group_said(run->group, run->rank, run->seq), mine);
     read_words(entry, theirs);
     return is_same_call(mine, theirs) ? fail_past(run, peer, run->seq)
                                       : fail_mismatch(run, run->seq, mine, peer, theirs);

@@ -59,7 +59,8 @@ void hpi_words_prepare(hpi_run *run) {
     run->mixed = mix(mix(run->types, run->count_word), run->c.blocks);
 }
 
-/* The words are kept: to read them back from the entry would take it from a peer that reads them.
+/* What is compared is kept: to read it back from the entry would take that from a peer that reads
+ * it. Word by word: a vector that is loaded right after its parts were stored has to wait for them.
  */
 void hpi_words_write(hpi_run *run, const uint64_t payload[HPI_SMALL_WORDS]) {
     hpi_coll_state *s = run->state;
@@ -68,16 +69,16 @@ void hpi_words_write(hpi_run *run, const uint64_t payload[HPI_SMALL_WORDS]) {
     said[HPI_WORD_COUNT] = run->count_word;
     s->history = mix(s->history, run->mixed);
     said[HPI_WORD_BLOCKS] = hpi_pack_blocks(run->c.blocks, s->history);
-    memcpy(said + HPI_WORD_PLACES, payload, HPI_SMALL_BYTES);
     hpi_said *entry = hpi_group_said(run->group, run->rank, run->seq);
-    for (int i = 0; i < HPI_N_WORDS; i++)
+    for (int i = 0; i < HPI_WORD_PLACES; i++)
         word_store(&entry->words[i], said[i]);
+    for (int i = 0; i < HPI_SMALL_WORDS; i++)
+        word_store(&entry->words[HPI_WORD_PLACES + i], payload[i]);
 }
 
 static void say(hpi_run *run) {
-    uint64_t payload[HPI_SMALL_WORDS];
-    hpi_offer(run, payload);
-    hpi_words_write(run, payload);
+    uint64_t room[HPI_SMALL_WORDS];
+    hpi_words_write(run, hpi_offer(run, room));
     hpi_said_post(run->group, run->seq);
 }
 
@@ -116,13 +117,13 @@ static hp_status listen(hpi_run *run, int peer) {
     if (run->is_small) {
         memcpy(s->small[peer], last, HPI_SMALL_BYTES);
         s->in[peer] = (const unsigned char *)s->small[peer];
-    } else {
-        s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
-        if (last[0] == HPI_CARRIED)
-            s->in[peer] = carried_at(run, peer, last[1]);
-        else
-            run->is_carried = false;
+        return HP_OK;
     }
+    s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
+    if (last[0] == HPI_CARRIED)
+        s->in[peer] = carried_at(run, peer, last[1]);
+    else
+        run->is_carried = false;
     return HP_OK;
 }
 

@@ -100,18 +100,17 @@ static bool carry(hpi_run *run, hpi_entered *mine) {
 
 /* ---- what is said ---- */
 
-static void offer_words(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]) {
-    memset(out_payload, 0, HPI_SMALL_BYTES);
-    memcpy(out_payload, run->c.in, run->in_bytes);
-    memcpy(run->state->small[run->rank], out_payload, HPI_SMALL_BYTES);
+static const uint64_t *offer_words(const hpi_run *run) {
+    uint64_t *row = run->state->small[run->rank];
+    memset(row, 0, HPI_SMALL_BYTES);
+    memcpy(row, run->c.in, run->in_bytes);
+    return row;
 }
 
-void hpi_offer(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]) {
+const uint64_t *hpi_offer(hpi_run *run, uint64_t room[HPI_SMALL_WORDS]) {
     hpi_entered *mine = &run->state->entered[run->rank];
-    if (run->is_small) {
-        offer_words(run, out_payload);
-        return;
-    }
+    if (run->is_small)
+        return offer_words(run);
     run->state->n_pocketed += run->may_be_carried;
     if (run->must_be_carried && carry(run, mine))
         run->is_carried = true;
@@ -119,7 +118,9 @@ void hpi_offer(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]) {
         *mine = (hpi_entered){place_of_input(run), said_last(run)};
     if (!run->is_carried && run->may_be_carried && is_carried(run, mine))
         run->is_carried = carry(run, mine);
-    memcpy(out_payload,
-           (uint64_t[]){mine->in.key, mine->in.offset, mine->out.key, mine->out.offset},
-           HPI_SMALL_BYTES);
+    room[0] = mine->in.key;
+    room[1] = mine->in.offset;
+    room[2] = mine->out.key;
+    room[3] = mine->out.offset;
+    return room;
 }

@@ -78,7 +78,7 @@ static const hpi_place hpi_nowhere = {0, 1};
 
 /* What this rank says of its operands, with the input itself where that travels with the meeting;
  * fills its state->entered, and run->is_carried. */
-void hpi_offer(hpi_run *run, uint64_t out_payload[HPI_SMALL_WORDS]);
+const uint64_t *hpi_offer(hpi_run *run, uint64_t room[HPI_SMALL_WORDS]);
 
 /* ---- barrier.c ---- */
 
