@@ -105,9 +105,12 @@ static void reduce_alone(const hpi_run *run, const span *given, const hpi_readin
     }
 }
 
-static hpi_reading reading_of(const hpi_run *run) {
+/* Of elements [begin, begin + count) of every input: in place others write the rest. */
+static hpi_reading reading_of(const hpi_run *run, uint64_t begin, uint64_t count) {
     const unsigned char *const *in = run->state->in;
-    return hpi_reading_begin(run, in[run->rank], in[(run->rank + 1) % run->n], run->in_bytes);
+    const uint64_t offset = begin * run->in_size;
+    return hpi_reading_begin(run, in[run->rank] + offset, in[(run->rank + 1) % run->n] + offset,
+                             count * run->in_size);
 }
 
 /* What an input has just brought is not written past the caches. What stays in caches is copied on:
@@ -131,7 +134,7 @@ hp_status hpi_scatter_reduce(hpi_run *run) {
     unsigned char *out = run->c.out;
     uint64_t begin, count;
     hpi_part_elements(run, run->rank, &begin, &count);
-    const hpi_reading reading = reading_of(run);
+    const hpi_reading reading = reading_of(run, begin, count);
     for (uint64_t b = 0; b < run->c.blocks; b++) {
         const span s = {(b * row + begin) * run->in_size,
                         b * count * run->out_size,
@@ -202,7 +205,7 @@ hp_status hpi_reduce_copied(hpi_run *run) {
 hp_status hpi_reduce_push(hpi_run *run) {
     uint64_t begin, end;
     hpi_slice(run, run->c.count, run->rank, &begin, &end);
-    const hpi_reading reading = reading_of(run);
+    const hpi_reading reading = reading_of(run, begin, end - begin);
     const span s = {
         begin * run->in_size, begin * run->out_size, end - begin, run->state->out, run->n,
         way_of(run)};
