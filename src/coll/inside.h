@@ -85,6 +85,16 @@ typedef struct hpi_ring {
 /* Can each rank of a group read the others' ordinary memory? */
 typedef enum hpi_reach { HPI_REACH_UNKNOWN, HPI_REACH_NONE, HPI_REACH_ALL } hpi_reach;
 
+/* Whether the readers of what this rank fills are far, as it has found: see ring.c. */
+enum { HPI_SLOW_FOR_SURE = 3 };
+typedef struct hpi_filling {
+    uint64_t n_slow;  /* samples behind each other that were slow */
+    uint64_t n_fills; /* that may be sampled */
+} hpi_filling;
+static inline bool hpi_is_filled_past(const hpi_filling *filling) {
+    return filling->n_slow == HPI_SLOW_FOR_SURE;
+}
+
 /* Hangs on a group; made by the first collective. Used by one thread at a time, but for `seq`. */
 typedef struct hpi_coll_state {
     hp_group *group;
@@ -97,9 +107,8 @@ typedef struct hpi_coll_state {
     uint64_t copied_bytes;                      /* by it, of this rank's input to its output */
     bool is_last_pushed;                        /* by it owners stored results into every output */
     bool can_hand_back;                         /* lines of peers; see handback.c */
-    uint64_t n_slow;     /* samples behind each other that were slow: ring.c, handback.c */
-    uint64_t n_readings; /* that may be sampled */
-    uint64_t n_fills;    /* of the ring, that may be sampled */
+    hpi_filling filling;                        /* of the ring; what handback.c finds, too */
+    uint64_t n_readings;                        /* that may be sampled */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
     unsigned char **out;      /* by rank: where its output is written from here */
@@ -351,7 +360,7 @@ void hpi_ring_close(hpi_coll_state *s);
 unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes);
 /* Fill (a part of) a piece or a pocket, in the way that suits where its readers are; now and then
  * the stores are timed. */
-void hpi_ring_fill(hpi_coll_state *s, void *to, const void *from, uint64_t bytes);
+void hpi_ring_fill(hpi_filling *filling, void *to, const void *from, uint64_t bytes);
 /* This rank alone reads these bytes of a peer's piece, and has done so: see ring.c. */
 void hpi_ring_keep(const hpi_run *run, const void *piece, uint64_t bytes);
 

@@ -68,26 +68,26 @@ unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes) {
 
 enum { LINE = 64, LEAST_PAST_BYTES = 512 };
 enum { LEAST_SAMPLE_BYTES = 2 << 10, SAMPLE_BYTES = 16 << 10, FILLS_PER_SAMPLE = 32 };
-enum { FAR_LINE_NS = 14, SLOW_FOR_SURE = 3 };
+enum { FAR_LINE_NS = 14 };
 
-static bool is_sample_due(hpi_coll_state *s) {
-    const bool is_sure = s->n_slow == 0 || s->n_slow == SLOW_FOR_SURE;
+static bool is_sample_due(hpi_filling *s) {
+    const bool is_sure = s->n_slow == 0 || s->n_slow == HPI_SLOW_FOR_SURE;
     return s->n_fills++ % FILLS_PER_SAMPLE == 0 || !is_sure;
 }
 
 /* What takes time is to take the lines from their readers: the source is in the first-level cache.
  */
-static void fill_timed(hpi_coll_state *s, void *to, const void *from, uint64_t bytes) {
+static void fill_timed(hpi_filling *s, void *to, const void *from, uint64_t bytes) {
     const volatile unsigned char *line = from;
     for (uint64_t at = 0; at < bytes; at += LINE)
         (void)line[at];
     const uint64_t began_ns = hpi_now_ns();
     memcpy(to, from, bytes);
     const bool is_slow = hpi_now_ns() - began_ns > bytes / LINE * FAR_LINE_NS;
-    s->n_slow = is_slow ? hpi_min(s->n_slow + 1, SLOW_FOR_SURE) : 0;
+    s->n_slow = is_slow ? hpi_min(s->n_slow + 1, HPI_SLOW_FOR_SURE) : 0;
 }
 
-void hpi_ring_fill(hpi_coll_state *s, void *to, const void *from, uint64_t bytes) {
+void hpi_ring_fill(hpi_filling *s, void *to, const void *from, uint64_t bytes) {
     unsigned char *t = to;
     const unsigned char *f = from;
     uint64_t timed = 0;
@@ -95,7 +95,7 @@ void hpi_ring_fill(hpi_coll_state *s, void *to, const void *from, uint64_t bytes
         timed = hpi_min(bytes, SAMPLE_BYTES);
         fill_timed(s, t, f, timed);
     }
-    if (s->n_slow == SLOW_FOR_SURE && bytes - timed >= LEAST_PAST_BYTES)
+    if (hpi_is_filled_past(s) && bytes - timed >= LEAST_PAST_BYTES)
         hpi_copy_past(t + timed, f + timed, bytes - timed);
     else
         hpi_copy(t + timed, f + timed, bytes - timed);

@@ -83,9 +83,9 @@ static void fill(hpi_run *run, unsigned char *room) {
     const uint64_t own = run->carried_own_bytes, begin = (uint64_t)run->rank * own;
     const uint64_t end = begin + own;
     if (begin > 0)
-        hpi_ring_fill(run->state, room, in, begin);
+        hpi_ring_fill(&run->state->filling, room, in, begin);
     if (end < run->in_bytes)
-        hpi_ring_fill(run->state, room + begin, in + end, run->in_bytes - end);
+        hpi_ring_fill(&run->state->filling, room + begin, in + end, run->in_bytes - end);
 }
 
 static bool carry(hpi_run *run, hpi_entered *mine) {

@@ -46,7 +46,6 @@ hp_status hpi_letter_await_more(const hpi_letter *l, uint64_t n) {
     if (n_taken == HPI_REFUSED) /* n_taken of the way stays: whoever looks again sees it again */
         return hpi_letter_refused(l, hp_group_rank(l->group), l->peer);
     l->way->n_taken = n_taken;
-    l->way->is_far = atomic_load_explicit(&l->way->slot->is_far, memory_order_relaxed);
     return HP_OK;
 }
 
@@ -100,15 +99,8 @@ static hp_status await_room(const hpi_letter *l, uint64_t end) {
     return hpi_letter_await_taken(l, n);
 }
 
-/* From afar the receiver finds out how far it is by those that are not. */
-static bool goes_past_caches(const hpi_way *way) {
-    enum { CELLS_PER_SAMPLE = 16 };
-    return way->is_far && way->n_cells % CELLS_PER_SAMPLE != 0;
-}
-
 /* A run does not go over the end of the ring. Its lines are its own. */
-static hp_status fill_run(const hpi_letter *l, hpi_cell *cell, const void *data, uint64_t bytes,
-                          hpi_cell_kind kind) {
+static hp_status fill_run(const hpi_letter *l, hpi_cell *cell, const void *data, uint64_t bytes) {
     enum { LINE = 64 };
     hpi_flow *flow = l->way->flow;
     uint64_t begin = flow->position;
@@ -116,10 +108,7 @@ static hp_status fill_run(const hpi_letter *l, hpi_cell *cell, const void *data,
         begin = hpi_align_up(begin, flow->size);
     const uint64_t end = begin + hpi_align_up(bytes, LINE);
     HP_TRY(await_room(l, end));
-    if (kind == HPI_CELL_PAST)
-        hpi_copy_past(flow->bytes + begin % flow->size, data, bytes);
-    else
-        memcpy(flow->bytes + begin % flow->size, data, bytes);
+    hpi_ring_fill(&l->way->filling, flow->bytes + begin % flow->size, data, bytes);
     flow->position = end;
     cell->run.at = flow->offset + begin % flow->size;
     cell->run.bytes = bytes;
@@ -140,8 +129,9 @@ static hp_status send_runs(const hpi_letter *l) {
         hpi_cell *cell;
         const uint64_t piece = hpi_min(l->bytes - at, most);
         HP_TRY(hpi_next_free_cell(l, &cell));
-        const hpi_cell_kind kind = goes_past_caches(l->way) ? HPI_CELL_PAST : HPI_CELL_RUN;
-        HP_TRY(fill_run(l, cell, data + at, piece, kind));
+        HP_TRY(fill_run(l, cell, data + at, piece));
+        const hpi_cell_kind kind =
+            hpi_is_filled_past(&l->way->filling) ? HPI_CELL_PAST : HPI_CELL_RUN;
         post(l, kind, cell, at + piece == l->bytes);
     }
     tell(l);
@@ -202,10 +192,6 @@ static void take(const hpi_letter *l, uint64_t run_bytes, bool is_awaited) {
         return;
     way->n_taken = way->n_cells;
     way->n_unsaid_bytes = 0;
-    if (way->is_far != hpi_distance_is_far(&way->distance)) {
-        way->is_far = !way->is_far;
-        atomic_store_explicit(&way->slot->is_far, way->is_far, memory_order_relaxed);
-    }
     /* acquired by hpi_letter_await_taken */
     atomic_store_explicit(&way->slot->taken, way->n_cells, memory_order_seq_cst);
     hpi_letter_wake(l);
@@ -215,13 +201,27 @@ void hpi_cell_take(const hpi_letter *l) {
     take(l, 0, true);
 }
 
+/* From two places at once, so that two pages are fetched ahead of it: half again as fast for a few
+ * pages. From memory one is better, and for less than a page memcpy. */
+void hpi_copy_from_peer(void *out, const void *in, uint64_t bytes) {
+    enum { STEP = 256, LEAST = 4096 };
+    unsigned char *to = out;
+    const unsigned char *from = in;
+    const uint64_t half = bytes < LEAST ? 0 : bytes / 2 / STEP * STEP;
+    for (uint64_t at = 0; at < half; at += STEP) {
+        memcpy(to + at, from + at, STEP);
+        memcpy(to + half + at, from + half + at, STEP);
+    }
+    memcpy(to + 2 * half, from + 2 * half, bytes - 2 * half);
+}
+
 static uint64_t receive_run(const hpi_letter *l, const hpi_cell *cell, unsigned char *to) {
     const unsigned char *from = l->way->segment + cell->run.at;
     const uint64_t bytes = cell->run.bytes;
     if (cell->kind == HPI_CELL_PAST)
         memcpy(to, from, bytes);
     else
-        hpi_copy_from(&l->way->distance, to, from, bytes);
+        hpi_copy_from_peer(to, from, bytes);
     take(l, bytes, false);
     return bytes;
 }

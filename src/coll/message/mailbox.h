@@ -48,18 +48,11 @@ typedef struct hpi_slot {
     _Atomic uint64_t is_unreadable;  /* the receiver's: what is far must be copied */
     /* what was refused, written before `taken` */
     _Atomic uint64_t message, sent_count, sent_dtype, wanted_count, wanted_dtype;
-    _Atomic uint64_t is_far; /* the receiver's: from the sender; written before `taken` */
     /* the receiver's: the shared cell that it has come to, or HPI_REFUSED; and where it wants it */
     _Atomic uint64_t came_to, key, offset;
     _Alignas(128) _Atomic uint64_t claimed; /* of both: pieces of the shared cell */
 } hpi_slot;
 _Static_assert(sizeof(hpi_slot) == 384, "shared between processes");
-
-/* How far the core is from which something is read, as the reader finds it: see distance.c. */
-typedef struct hpi_distance {
-    bool can_tell;             /* it matters, and what is timed is not who has the core */
-    uint64_t n_pieces, n_slow; /* slow ones behind each other */
-} hpi_distance;
 
 /* A message of `count` elements begins a cell; what does not fit goes on in the next ones. */
 typedef enum hpi_cell_kind {
@@ -105,7 +98,6 @@ typedef struct hpi_flow {
 typedef struct hpi_way {
     atomic_bool is_busy;
     bool has_no_flow;             /* a sender has asked for a ring and got none */
-    bool is_far;                  /* the receiver has said so to the sender; what it has said */
     hpi_slot *slot;               /* as seen here; NULL before the first message */
     hpi_cell *cells;              /* NULL before the first message */
     hpi_flow *flow;               /* a sender's; NULL before the first message that is not short */
@@ -116,7 +108,7 @@ typedef struct hpi_way {
     uint64_t n_taken; /* cells that the receiver is known to have read, or has said that it has */
     uint64_t n_unsaid_bytes; /* of runs in cells that a receiver has read since */
     uint64_t looked_ns;      /* when a sender that waits for nobody last looked at its partner */
-    hpi_distance distance;   /* a receiver's, from the sender */
+    hpi_filling filling;     /* a sender's, of the ring */
 } hpi_way;
 
 /* ---- outbox.c ---- */
@@ -144,12 +136,8 @@ hp_status hpi_way_open_from(hpi_mailbox *m, int rank);
 /* Give the way a ring of bytes, if it has none and there is room for one. */
 void hpi_flow_open(hpi_mailbox *m, int rank);
 
-/* ---- distance.c ---- */
+/* ---- cells.c ---- */
 
-void hpi_distance_init(hpi_distance *distance, const hp_world *world);
-bool hpi_distance_is_far(const hpi_distance *distance);
-/* Copy what a core at that distance has just written; sometimes timed. */
-void hpi_copy_from(hpi_distance *distance, void *to, const void *from, uint64_t bytes);
 /* Copy what another core has just written, out of its caches. */
 void hpi_copy_from_peer(void *out, const void *in, uint64_t bytes);
 

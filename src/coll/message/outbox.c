@@ -312,7 +312,6 @@ hp_status hpi_way_open_from(hpi_mailbox *m, int rank) {
     const hpi_reason reason = {.operation = "recv", .group = m->group, .rank = rank, .seq = 1};
     HP_TRY(hpi_world_wait(hp_group_world(m->group), &way->slot->posted, HP_GE, 1, &reason));
     way->segment = segment;
-    hpi_distance_init(&way->distance, hp_group_world(m->group));
     way->cells = (hpi_cell *)(void *)(segment + atomic_load_explicit(&way->slot->cells,
                                                                      memory_order_relaxed));
     return HP_OK;

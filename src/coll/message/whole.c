@@ -20,10 +20,20 @@ static bool is_unreadable(const hpi_letter *l) {
     return l->way->slot && atomic_load_explicit(&l->way->slot->is_unreadable, memory_order_relaxed);
 }
 
+/* From afar a ring that is filled past the caches is faster up to there. A message now and then
+ * goes through the ring, or it would not be known. */
+static uint64_t least_bytes(const hpi_letter *l) {
+    enum { MESSAGES_PER_SAMPLE = 32 };
+    if (!hpi_world_can_spin(hpi_letter_world(l)))
+        return HPI_PLACED_BYTES;
+    const bool is_sample = l->way->n_messages % MESSAGES_PER_SAMPLE == 0;
+    return is_sample || hpi_is_filled_past(&l->way->filling) ? HPI_ACROSS_BYTES : HPI_PLACED_BYTES;
+}
+
 hpi_cell_kind hpi_letter_kind(const hpi_letter *l, hpi_place *out_place) {
     hp_world *world = hpi_letter_world(l);
     *out_place = (hpi_place){0, 0};
-    if (l->bytes < (l->way->is_far ? HPI_ACROSS_BYTES : HPI_PLACED_BYTES))
+    if (l->bytes < least_bytes(l))
         return HPI_CELL_DATA;
     *out_place = hpi_symm_place(world, l->c->in, l->bytes);
     if (out_place->key && hpi_symm_at(world, *out_place, hpi_letter_peer(l)))
@@ -101,19 +111,10 @@ static hp_status await_help(const hpi_letter *l) {
     return status;
 }
 
-/* Its first part is timed now and then, where it can be in caches. */
-static void read_piece(const hpi_letter *l, unsigned char *to, const unsigned char *from,
-                       uint64_t bytes) {
-    enum { FIRST = 16 << 10 };
-    const uint64_t first = l->bytes < HPI_ACROSS_BYTES ? hpi_min(bytes, FIRST) : 0;
-    hpi_copy_from(&l->way->distance, to, from, first);
-    hpi_copy(to + first, from + first, bytes - first);
-}
-
 static void receive_shared(const hpi_letter *l, const unsigned char *data) {
     uint64_t at, bytes;
     while (claim(l, &at, &bytes))
-        read_piece(l, (unsigned char *)l->c->out + at, data + at, bytes);
+        hpi_copy((unsigned char *)l->c->out + at, data + at, bytes);
 }
 
 /* ---- the sender -------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ static hp_status receive_placed(const hpi_letter *l, const hpi_cell *cell) {
         if (place.key)
             HP_TRY(await_help(l));
     } else {
-        read_piece(l, l->c->out, data, l->bytes);
+        hpi_copy(l->c->out, data, l->bytes);
     }
     return take_copied(l);
 }

@@ -25,7 +25,7 @@ enum { LINE = 64 };
 
 enum { SAMPLE_BYTES = 16 << 10, NEAR_NS = 1000 }; /* what near cores reach and far ones do not */
 /* Samples behind each other, of which one may have been disturbed; and how often, once sure. */
-enum { SLOW_FOR_SURE = 3, READINGS_PER_SAMPLE = 8 };
+enum { READINGS_PER_SAMPLE = 8 };
 enum { FAR_STEP_BYTES = 4 << 10 }; /* that the first-level cache still holds after it was read */
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -61,7 +61,7 @@ static void flush(const void *memory, uint64_t bytes) {
 #endif
 
 bool hpi_is_from_afar(const hpi_reading *reading) {
-    return reading->state && reading->state->n_slow == SLOW_FOR_SURE;
+    return reading->state && hpi_is_filled_past(&reading->state->filling);
 }
 
 uint64_t hpi_reading_step(const hpi_reading *reading) {
@@ -69,11 +69,11 @@ uint64_t hpi_reading_step(const hpi_reading *reading) {
 }
 
 void hpi_reading_judge(const hpi_reading *reading, uint64_t own_ns, uint64_t peer_ns) {
-    uint64_t *n_slow = &reading->state->n_slow;
+    uint64_t *n_slow = &reading->state->filling.n_slow;
     const bool is_slow = peer_ns > NEAR_NS;
     if (own_ns > NEAR_NS) /* then the peer's may lie in memory as well */
         return;
-    *n_slow = is_slow ? hpi_min(*n_slow + 1, SLOW_FOR_SURE) : 0;
+    *n_slow = is_slow ? hpi_min(*n_slow + 1, HPI_SLOW_FOR_SURE) : 0;
 }
 
 /* A load from each line. They are read again, from the first-level cache. */
@@ -86,7 +86,7 @@ static uint64_t time_to_load(const void *memory) {
 }
 
 static bool is_sample_due(hpi_coll_state *s) {
-    const bool is_sure = s->n_slow == 0 || s->n_slow == SLOW_FOR_SURE;
+    const bool is_sure = s->filling.n_slow == 0 || hpi_is_filled_past(&s->filling);
     return s->n_readings++ % READINGS_PER_SAMPLE == 0 || !is_sure;
 }
 
