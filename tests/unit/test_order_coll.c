@@ -89,10 +89,31 @@ static void a_ring_is_given_on_when_it_was_read(void **state) {
     ranks_run(3, RANKS_THREADS, ring_body, &is_taken);
 }
 
+/* What one rank writes before a barrier the other reads behind it, at the line and at the entries.
+ */
+static void barrier_body(hp_world *world, void *argument) {
+    const int rank = hp_world_rank(world);
+    volatile int *written = argument;
+    for (int i = 1; i <= 500; i++) {
+        if (rank == i % 2)
+            *written = i;
+        RANK_OK(hp_barrier(hp_world_group(world)));
+        RANK_CHECK(*written == i);
+        RANK_OK(hp_barrier(hp_world_group(world)));
+    }
+}
+
+static void a_barrier_is_between_a_write_and_its_reader(void **state) {
+    int written = 0;
+    (void)state;
+    ranks_run(2, RANKS_THREADS, barrier_body, &written);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_way_has_one_thread_at_a_time),
         cmocka_unit_test(a_ring_is_given_on_when_it_was_read),
+        cmocka_unit_test(a_barrier_is_between_a_write_and_its_reader),
     };
     return cmocka_run_group_tests_name("order_coll", tests, NULL, NULL);
 }
