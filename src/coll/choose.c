@@ -81,6 +81,8 @@ static bool needs_met(const hpi_run *run, hpi_needs needs) {
     case HPI_NEEDS_INPUTS:
     case HPI_NEEDS_WIRE_INPUTS:
         return run->inputs_placed;
+    case HPI_NEEDS_AFAR:
+        return run->inputs_placed && (run->are_afar || hpi_only_of(run));
     case HPI_NEEDS_OUTPUTS:
     case HPI_NEEDS_WIRE_OUTPUTS:
         return run->inputs_placed && run->outputs_placed;

@@ -88,8 +88,9 @@ typedef enum hpi_reach { HPI_REACH_UNKNOWN, HPI_REACH_NONE, HPI_REACH_ALL } hpi_
 /* Whether the readers of what this rank fills are far, as it has found: see ring.c. */
 enum { HPI_SLOW_FOR_SURE = 3 };
 typedef struct hpi_filling {
-    uint64_t n_slow;  /* samples behind each other that were slow */
-    uint64_t n_fills; /* that may be sampled */
+    uint64_t n_slow;   /* samples behind each other that were slow */
+    uint64_t n_fills;  /* that may be sampled */
+    const void *begin; /* of the ring; NULL: it has none */
 } hpi_filling;
 static inline bool hpi_is_filled_past(const hpi_filling *filling) {
     return filling->n_slow == HPI_SLOW_FOR_SURE;
@@ -168,6 +169,7 @@ struct hpi_run {
     bool may_be_carried;          /* ... or may be copied for all to read, by the call alone */
     bool must_be_carried;         /* ... or is, wherever it lies: then nobody looks where */
     bool is_carried;              /* ... and was; after the meeting: on every rank */
+    bool are_afar;                /* by what all have found of each other: ring.c, handback.c */
     bool inputs_placed, outputs_placed;
     bool is_apart;    /* of an all-reduce: the output has the type of the input, and is another
                          buffer on some rank */

@@ -49,6 +49,7 @@ hp_status hpi_ring_open(hpi_run *run) {
     HP_TRY(hpi_outbox_take(run->group, s->ring.bytes, &s->ring.box));
     s->ring.base = s->heaps[run->rank] + hpi_outbox_offset(s->ring.box);
     memset(s->ring.base, 0, s->ring.bytes); /* its pages are there from now on */
+    s->filling.begin = s->ring.base;
     return HP_OK;
 }
 
@@ -70,8 +71,13 @@ enum { LINE = 64, LEAST_PAST_BYTES = 512 };
 enum { LEAST_SAMPLE_BYTES = 2 << 10, SAMPLE_BYTES = 16 << 10, FILLS_PER_SAMPLE = 32 };
 enum { FAR_LINE_NS = 14 };
 
-static bool is_sample_due(hpi_filling *s) {
-    const bool is_sure = s->n_slow == 0 || s->n_slow == HPI_SLOW_FOR_SURE;
+/* A line that was stored past the caches is its reader's alone, and comes back fast: slow to store
+ * are those alone that were stored through the caches before. So while readers seem far, the begin
+ * of the ring always is. */
+static bool is_sample_due(hpi_filling *s, const void *to) {
+    if (hpi_is_filled_past(s) && s->begin)
+        return to == s->begin;
+    const bool is_sure = s->n_slow == 0 || hpi_is_filled_past(s);
     return s->n_fills++ % FILLS_PER_SAMPLE == 0 || !is_sure;
 }
 
@@ -91,7 +97,9 @@ void hpi_ring_fill(hpi_filling *s, void *to, const void *from, uint64_t bytes) {
     unsigned char *t = to;
     const unsigned char *f = from;
     uint64_t timed = 0;
-    if (bytes >= LEAST_SAMPLE_BYTES && is_sample_due(s)) {
+    if (bytes == 0) /* and no source */
+        return;
+    if (bytes >= LEAST_SAMPLE_BYTES && is_sample_due(s, to)) {
         timed = hpi_min(bytes, SAMPLE_BYTES);
         fill_timed(s, t, f, timed);
     }
@@ -104,12 +112,14 @@ void hpi_ring_fill(hpi_filling *s, void *to, const void *from, uint64_t bytes) {
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* A line that its reader has stored to is the reader's alone, and comes back to its owner, who
- * never reads it, as any line does: for 2 ns instead of 7, from afar for 4 instead of 28, however
- * small the ring. Where ranks have a core each the ring is large, which costs less. */
+ * never reads it, as any line does: for 2 ns instead of 7, from afar for 4 instead of 28. Where
+ * ranks have a core each the ring is large, which costs less; pockets are not. */
 void hpi_ring_keep(const hpi_run *run, const void *piece, uint64_t bytes) {
     const uintptr_t end = (uintptr_t)piece + bytes;
-    if (hpi_world_can_spin(hp_group_world(run->group)))
+    const bool is_in_pocket = run->in_bytes - run->carried_own_bytes <= HPI_POCKET_BYTES;
+    if (run->is_small || (!is_in_pocket && hpi_world_can_spin(hp_group_world(run->group))))
         return;
-    for (uintptr_t at = hpi_align_up((uintptr_t)piece, LINE); at + LINE <= end; at += LINE)
+    for (uintptr_t at = hpi_align_up((uintptr_t)piece, LINE); at + sizeof(uint64_t) <= end;
+         at += LINE)
         atomic_store_explicit((_Atomic uint64_t *)at, 0, memory_order_relaxed);
 }

@@ -123,6 +123,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_GATHER, pull, out - keep, out - keep)                                                    \
     X(ALL_GATHER, direct, out - keep, out - keep)                                                  \
     X(ALL_GATHER, one_shot, in + out - keep, in + out - keep)                                      \
+    X(ALL_GATHER, cells, in + out - keep, in + out - keep)                                         \
     X(ALL_GATHER, staged, in + out - keep, in + out - keep)                                        \
     X(ALL_GATHER_V, pull, out - keep, out - keep)                                                  \
     X(ALL_GATHER_V, direct, out - keep, out - keep)                                                \
@@ -132,6 +133,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(REDUCE_SCATTER, one_shot, in - own + n * out, in - own + out)                                \
     X(REDUCE_SCATTER, rounded, n *out, out)                                                        \
     X(REDUCE_SCATTER, wire, in + n * out_coded, in_coded + out)                                    \
+    X(REDUCE_SCATTER, cells, in + (n - 1) * out, in)                                               \
     X(REDUCE_SCATTER, staged, in + (n - 1) * out, in)                                              \
     X(REDUCE_SCATTER_V, pull, n *out, out)                                                         \
     X(REDUCE_SCATTER_V, direct, (2 * n - 1) * out, n * out)                                        \
@@ -153,6 +155,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
     X(ALL_TO_ALL, pull, out, out)                                                                  \
     X(ALL_TO_ALL, direct, out, out)                                                                \
     X(ALL_TO_ALL, one_shot, in - own + out - keep, in - own + out - keep)                          \
+    X(ALL_TO_ALL, cells, in + out - own - keep, in + out - own - keep)                             \
     X(ALL_TO_ALL, staged, in + out - own - keep, in + out - own - keep)                            \
     X(ALL_TO_ALL_V, pull, out, out)                                                                \
     X(ALL_TO_ALL_V, staged, in + out - own, in + out - own)

@@ -39,31 +39,23 @@ hp_status hpi_scatter_reduce_words(hpi_run *run) {
     return HP_OK;
 }
 
-/* A line that was read costs its owner more to write anew than one that was written: 7 ns and 2
- * where they are near, 28 and 12 where they are far (AMD). Where nobody else reads a peer's pocket,
- * it is written once it was read; rings are larger than what readers keep. */
-static void write_pocket(const hpi_run *run) {
-    enum { LINE = 64 };
-    const uint64_t bytes = run->in_bytes - run->carried_own_bytes;
-    if (run->n != 2 || run->is_small || bytes > HPI_POCKET_BYTES)
-        return;
-    const int peer = 1 - run->rank;
-    volatile unsigned char *pocket = run->state->heaps[peer] + run->state->entered[peer].in.offset;
-    for (uint64_t at = 0; at < bytes; at += LINE)
-        pocket[at] = 0;
-}
-
-hp_status hpi_reduce_carried(hpi_run *run) {
-    sum(run, (const void *const *)run->state->in, run->c.out, run->c.count);
-    write_pocket(run);
-    return HP_OK;
-}
-
 /* Of each peer's piece, what nobody else reads. */
 static void keep(const hpi_run *run, uint64_t begin, uint64_t bytes) {
     for (int i = 0; i < run->n; i++)
         if (i != run->rank)
             hpi_ring_keep(run, run->state->in[i] + begin, bytes);
+}
+
+/* ... which of two ranks is all of it. */
+static void keep_all(const hpi_run *run) {
+    if (run->n == 2)
+        keep(run, 0, run->in_bytes);
+}
+
+hp_status hpi_reduce_carried(hpi_run *run) {
+    sum(run, (const void *const *)run->state->in, run->c.out, run->c.count);
+    keep_all(run);
+    return HP_OK;
 }
 
 hp_status hpi_scatter_reduce_carried(hpi_run *run) {
@@ -76,7 +68,6 @@ hp_status hpi_scatter_reduce_carried(hpi_run *run) {
         sum(run, in, (unsigned char *)run->c.out + b * part * run->out_size, part);
         keep(run, begin * run->in_size, part * run->in_size);
     }
-    write_pocket(run);
     return HP_OK;
 }
 
@@ -92,7 +83,7 @@ hp_status hpi_gather_carried(hpi_run *run) {
     for (uint64_t b = 0; b < run->c.blocks; b++)
         for (int i = 0; i < run->n; i++, out += part)
             copy_unless_there(out, run->state->in[i] + b * part, part);
-    write_pocket(run);
+    keep_all(run);
     return HP_OK;
 }
 
@@ -102,6 +93,5 @@ hp_status hpi_exchange_carried(hpi_run *run) {
         copy_unless_there((unsigned char *)run->c.out + (uint64_t)i * part,
                           run->state->in[i] + begin, part);
     keep(run, begin, part);
-    write_pocket(run);
     return HP_OK;
 }

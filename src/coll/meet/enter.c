@@ -109,6 +109,14 @@ static const unsigned char *carried_at(const hpi_run *run, int peer, uint64_t of
     return begin - (run->rank > peer ? own : 0);
 }
 
+static void hear_place(hpi_run *run, int peer) {
+    hpi_place *in = &run->state->entered[peer].in;
+    if (in->key && in->offset & HPI_IS_AFAR)
+        in->offset &= ~HPI_IS_AFAR;
+    else
+        run->are_afar = false;
+}
+
 /* What a peer says: compare it, and keep what it says beyond that. */
 static hp_status listen(hpi_run *run, int peer) {
     hpi_coll_state *s = run->state;
@@ -120,10 +128,12 @@ static hp_status listen(hpi_run *run, int peer) {
         return HP_OK;
     }
     s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
-    if (last[0] == HPI_CARRIED)
+    if (last[0] == HPI_CARRIED) {
         s->in[peer] = carried_at(run, peer, last[1]);
-    else
+    } else {
         run->is_carried = false;
+        hear_place(run, peer);
+    }
     return HP_OK;
 }
 

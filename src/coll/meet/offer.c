@@ -118,8 +118,10 @@ const uint64_t *hpi_offer(hpi_run *run, uint64_t room[HPI_SMALL_WORDS]) {
         *mine = (hpi_entered){place_of_input(run), said_last(run)};
     if (!run->is_carried && run->may_be_carried && is_carried(run, mine))
         run->is_carried = carry(run, mine);
+    run->are_afar =
+        mine->in.key && !run->is_carried && !run->c.tag && hpi_is_filled_past(&run->state->filling);
     room[0] = mine->in.key;
-    room[1] = mine->in.offset;
+    room[1] = mine->in.offset | (run->are_afar ? HPI_IS_AFAR : 0);
     room[2] = mine->out.key;
     room[3] = mine->out.offset;
     return room;

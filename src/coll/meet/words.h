@@ -73,6 +73,8 @@ uint64_t hpi_words_hash(const hpi_run *run, const uint64_t *numbers);
 /* The key of an input that was copied for all to read; its offset counts from the begin of its
  * rank's heap, and may be before that. No allocation has it. */
 #define HPI_CARRIED UINT64_MAX
+/* Beside the place of an input: its rank has found the others afar. */
+#define HPI_IS_AFAR (UINT64_C(1) << 63)
 /* An input without an element is as good as placed: nobody reads it. */
 static const hpi_place hpi_nowhere = {0, 1};
 
