@@ -150,6 +150,11 @@ hp_status hpi_environment_int(const char *name, int64_t least, int64_t most, int
                               int64_t *out_value);
 /* "64M" -> 67108864. Errors: ARGUMENT. */
 hp_status hpi_parse_bytes(const char *text, uint64_t *out_bytes);
+/* The function or object `symbol` of the shared object `file`, which stays loaded: looked for in
+ * `folder` or, when that is empty, in lib/hyperparallel beside and above the library's own file and
+ * the program's. Errors: UNSUPPORTED, saying where it was looked for or why it does not load. */
+hp_status hpi_plugin_find(const char *folder, const char *file, const char *symbol,
+                          void **out_symbol);
 /* Words for people, put together in `size` bytes at `at`; what does not fit is cut. It begins as
  * {at, size, 0}. */
 typedef struct hpi_sentence {
