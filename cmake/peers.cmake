@@ -16,26 +16,13 @@ function(hp_peer_program program includes libraries)
   set(programs ${programs} ${program} PARENT_SCOPE)
 endfunction()
 
-# Where mpicc.MPI is and says how it links.
+# Where mpicc.MPI is.
 function(hp_debian_mpi mpi)
-  find_program(MPICC_${mpi} mpicc.${mpi})
-  mark_as_advanced(MPICC_${mpi})
-  if(NOT MPICC_${mpi})
-    return()
+  hp_mpicc(${mpi} includes libraries)
+  if(libraries)
+    hp_peer_program(hpperf-mpi.${mpi} "${includes}" "${libraries}" ${ARGN})
+    set(programs ${programs} PARENT_SCOPE)
   endif()
-  execute_process(COMMAND ${MPICC_${mpi}} -show OUTPUT_VARIABLE line RESULT_VARIABLE result
-                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  separate_arguments(words UNIX_COMMAND "${line}")
-  set(includes ${words})
-  list(FILTER includes INCLUDE REGEX "^-I")
-  list(TRANSFORM includes REPLACE "^-I" "")
-  list(FILTER words INCLUDE REGEX "^-[Ll]")
-  if(NOT result EQUAL 0 OR NOT words)
-    message(STATUS "peers: mpicc.${mpi} does not say how it links, no hpperf-mpi.${mpi}")
-    return()
-  endif()
-  hp_peer_program(hpperf-mpi.${mpi} "${includes}" "${words}" ${ARGN})
-  set(programs ${programs} PARENT_SCOPE)
 endfunction()
 
 # Where build/peers/MPI is. It belongs to this folder and is not installed.

@@ -13,6 +13,7 @@ declare -A owns=(
     [trace]='spans per stream, Chrome trace files'
     [stream]='operations as data, events, executors'
     [matmul]='matrix products: engines by name'
+    [transport]='bytes between hosts: post, test, cancel'
     [world]='ranks, groups, mesh, waiting, liveness, launcher'
     [symm]='symmetric heap, put, get, signal, wait'
     [coll]='collectives under the bit contract'
