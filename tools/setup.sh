@@ -3,14 +3,15 @@
 #
 # setup.sh - the packages that the work on this tree needs, and why: one list.
 #
-# usage: tools/setup.sh [-n] GROUP...      groups: make build test lint fuzz browser mpi all python peers
+# usage: tools/setup.sh [-n] GROUP...
+#        groups: make build test lint fuzz browser mpi cluster all python peers
 #
 # Says what is missing and why, then installs it with apt-get, as root or through sudo. With -n it
 # only says so, and fails when something is missing. Where there is no apt-get it lists what to
 # install and stops, unless compiler, cmake and ninja are there. When nothing is missing it is
-# silent and touches nothing. All does not hold what only comparisons need: mpi, python, which makes
-# build/python with pip (1.2 GB, PyTorch), and peers, which makes build/peers with pip (1.5 GB, other
-# MPIs, oneCCL and Gloo).
+# silent and touches nothing. All does not hold what one node does not need, mpi and cluster, nor what
+# only comparisons need: python, which makes build/python with pip (1.2 GB, PyTorch), and peers, which
+# makes build/peers with pip (1.5 GB, other MPIs, oneCCL and Gloo).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,10 +41,14 @@ lint  shellcheck       static analysis of shell scripts
 lint  codespell        spelling
 fuzz  clang-14         has libFuzzer
 fuzz  libclang-rt-14-dev run time of libFuzzer and of the sanitizers
-mpi   libopenmpi-dev   hpperf-mpi, the peer of hpperf --beside
-mpi   openmpi-bin      starts it
+mpi   libopenmpi-dev   the transport mpi-openmpi, and hpperf-mpi, the peer of hpperf --beside
+mpi   openmpi-bin      starts them
 mpi   libmpich-dev     the same, written against another MPI
-mpi   mpich            starts it
+mpi   mpich            starts them
+cluster iproute2       makes the network of two hosts (make cluster-test)
+cluster util-linux     makes and enters namespaces
+cluster iperf3         says what the link between them carries
+cluster python3        answers on a host, in a test
 python python3-venv    makes build/python
 peers python3-venv     makes build/peers
 peers g++              hpperf-ccl, the peer that is oneCCL
@@ -168,13 +173,13 @@ if [ "${1:-}" = -n ]; then
     is_dry=yes
     shift
 fi
-[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz browser mpi all python peers"
+[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz browser mpi cluster all python peers"
 groups=()
 for group in "$@"; do
     case $group in
-    make | build | test | lint | fuzz | browser | mpi | python | peers) groups+=("$group") ;;
+    make | build | test | lint | fuzz | browser | mpi | cluster | python | peers) groups+=("$group") ;;
     all) groups+=(make build test lint fuzz browser) ;;
-    *) fail "expected a group (make build test lint fuzz browser mpi all python peers), given '$group'" ;;
+    *) fail "expected a group (make build test lint fuzz browser mpi cluster all python peers), given '$group'" ;;
     esac
 done
 
