@@ -101,8 +101,8 @@ typedef struct hp_coll_traffic {
  * STATE (another one ran last), BUSY (one runs). */
 HP_MUST_CHECK hp_status hp_coll_traffic_get(const hp_coll_call *call, hp_coll_traffic *out_traffic);
 
-/* A call as far as the choice of its algorithm goes; nobody has to make it, and the ranks and the
- * machine need not be these. */
+/* A call as far as the choice of its algorithm goes; nobody has to make it, and the ranks need not
+ * be these. The processor is this one, with near caches. */
 typedef struct hp_coll_case {
     size_t size; /* sizeof(hp_coll_case) */
     hp_collective what;

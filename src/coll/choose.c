@@ -4,7 +4,7 @@
  * met and whose range holds the call's bytes; and why, for people.
  *
  * hp_coll_choice_get asks the same functions about a call that nobody makes, so what it says cannot
- * drift from what runs.
+ * drift from what runs. It takes the ranks to be near each other, which they find out as they run.
  */
 #include "inside.h"
 
@@ -53,21 +53,37 @@ static bool goes_in_words(const hpi_run *run) {
            (!hpi_only_of(run) || strcmp(run->state->only, "words") == 0);
 }
 
+static bool fits_a_piece(const hpi_run *run) {
+    return run->in_bytes <= hpi_max(HPI_POCKET_BYTES, hpi_ring_most(run->state));
+}
+
 static bool may_be_carried(const hpi_run *run) {
     const bool has_row = run->what == HP_ALL_GATHER || run->what == HP_REDUCE_SCATTER ||
                          run->what == HP_ALL_REDUCE || run->what == HP_ALL_TO_ALL;
-    return has_row && !run->is_small && run->in_bytes > 0 &&
-           run->in_bytes <= hpi_max(HPI_POCKET_BYTES, hpi_ring_most(run->state)) &&
+    return has_row && !run->is_small && run->in_bytes > 0 && fits_a_piece(run) &&
            run->wire == HP_WIRE_FULL &&
            (hpi_only_of(run) ? strcmp(run->state->only, "one_shot") == 0
                              : !hpi_is_from(run, HPI_FROM_CARRIED));
 }
 
-bool hpi_stays_in_place(const hpi_run *run) {
+/* If it is, with its output, in symmetric memory. */
+static bool stays_in_place(const hpi_run *run) {
     const bool is_copied = !run->is_in_place && run->c.dtype == run->c.out_dtype;
     return run->what == HP_ALL_REDUCE && !hpi_only_of(run) &&
            ((run->is_in_place && hpi_is_from(run, HPI_FROM_IN_PLACE)) ||
             (is_copied && hpi_is_from(run, HPI_FROM_COPIED)));
+}
+
+/* The lines of a training step have left the caches when they are written again: handback.c. */
+bool hpi_is_worth_carrying(const hpi_run *run, bool is_symmetric) {
+    if (hpi_only_of(run) || !is_symmetric)
+        return true;
+    if (stays_in_place(run))
+        return false;
+    if (!hpi_is_from(run, HPI_FROM_ONE_SHOT))
+        return true;
+    return run->state->are_lines_dear && !run->c.tag &&
+           !(run->what == HP_ALL_REDUCE && hpi_is_from(run, HPI_FROM_COPIED));
 }
 
 static bool needs_met(const hpi_run *run, hpi_needs needs) {
@@ -127,7 +143,7 @@ void hpi_choose_ahead(hpi_run *run) {
     run->may_be_carried = may_be_carried(run);
     run->unmet = unmet_row(run);
     run->must_be_carried =
-        run->may_be_carried && !hpi_is_from(run, HPI_FROM_ONE_SHOT) && !hpi_stays_in_place(run);
+        run->may_be_carried && !hpi_is_from(run, HPI_FROM_ONE_SHOT) && !stays_in_place(run);
     run->is_carried = run->may_be_carried;
     run->carried = run->is_small || run->is_carried ? first_row(run) : NULL;
     run->is_carried = false;
@@ -165,6 +181,18 @@ static void add_range(hpi_sentence *t, const hpi_run *run, const char *before,
                       a->from != HPI_FROM_ANY ? " to " : "below ", a->to);
 }
 
+/* Why a call that is small enough was not carried. */
+static void add_not_carried(hpi_sentence *t, const hpi_run *run) {
+    if (!fits_a_piece(run))
+        hpi_sentence_add(t, ", longer than a piece of the ring");
+    else if (!stays_in_place(run))
+        add_threshold(t, run, ", ", "from ", HPI_FROM_ONE_SHOT);
+    else if (run->is_in_place)
+        add_threshold(t, run, ", in place ", "from ", HPI_FROM_IN_PLACE);
+    else
+        add_threshold(t, run, ", not in place ", "from ", HPI_FROM_COPIED);
+}
+
 /* The rows that come before the one that was chosen, those that the call is out of range of with
  * their range. */
 static void add_passed_over(hpi_sentence *t, const hpi_run *run) {
@@ -172,12 +200,11 @@ static void add_passed_over(hpi_sentence *t, const hpi_run *run) {
         if (a->what != run->what)
             continue;
         hpi_sentence_add(t, "; not %s", a->name);
-        if (needs_met(run, a->needs))
+        const bool asks_more = a->needs == HPI_NEEDS_CARRIED && run->wire == HP_WIRE_FULL;
+        if (needs_met(run, a->needs) || (asks_more && !is_in_range(run, a)))
             add_range(t, run, ", which runs ", a);
-        else if (a->needs == HPI_NEEDS_CARRIED && is_in_range(run, a))
-            add_threshold(
-                t, run, hpi_stays_in_place(run) ? ", in place " : ", unless lines are dear (AMD), ",
-                "from ", hpi_stays_in_place(run) ? HPI_FROM_IN_PLACE : HPI_FROM_ONE_SHOT);
+        else if (asks_more)
+            add_not_carried(t, run);
     }
 }
 
@@ -242,13 +269,11 @@ static hp_status run_of(const hp_coll_case *c, hpi_coll_state *state, uint64_t *
     if (hpi_is_v(run->what))
         HP_TRY(lay_parts(run, c->count, counts));
     run->is_small = goes_in_words(run);
-    /* as offer.c and enter.c find them, where lines are not dear */
+    /* as offer.c and enter.c find them */
     const bool is_exchanged_in_place = c->what == HP_ALL_TO_ALL && c->is_in_place;
     const bool is_placed = c->in_is_symmetric && !is_exchanged_in_place &&
                            (c->what != HP_ALL_REDUCE || c->out_is_symmetric);
-    run->is_carried =
-        may_be_carried(run) &&
-        (!is_placed || (!hpi_stays_in_place(run) && !hpi_is_from(run, HPI_FROM_ONE_SHOT)));
+    run->is_carried = may_be_carried(run) && hpi_is_worth_carrying(run, is_placed);
     const bool is_carried = run->is_small || run->is_carried;
     run->inputs_placed = !is_carried && c->in_is_symmetric && !is_exchanged_in_place;
     run->outputs_placed =
@@ -283,7 +308,7 @@ static hp_status choose_for(hpi_run *run, hp_coll_choice *out_choice) {
 }
 
 hp_status hp_coll_choice_get(const hp_coll_case *c, hp_coll_choice *out_choice) {
-    hpi_coll_state state = {0};
+    hpi_coll_state state = {.are_lines_dear = hpi_are_lines_dear()};
     uint64_t counts[MOST_RANKS];
     hpi_options options;
     hpi_run run;

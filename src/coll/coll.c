@@ -66,7 +66,7 @@ static hp_status state_create(hp_group *group, hpi_coll_state **out_state) {
         return HP_ERR_MEMORY;
     s->group = group;
     find_first_rows(s);
-    s->can_hand_back = hpi_can_hand_back();
+    s->are_lines_dear = hpi_are_lines_dear();
     s->in = hpi_alloc(n, sizeof *s->in);
     s->pids = hpi_alloc(n, sizeof *s->pids);
     s->out = hpi_alloc(n, sizeof *s->out);

@@ -107,7 +107,7 @@ typedef struct hpi_coll_state {
     hpi_kept *kept;                             /* [HPI_LAST_COLLECTIVE + 1] */
     uint64_t copied_bytes;                      /* by it, of this rank's input to its output */
     bool is_last_pushed;                        /* by it owners stored results into every output */
-    bool can_hand_back;                         /* lines of peers; see handback.c */
+    bool are_lines_dear;                        /* that a peer has read: see handback.c */
     hpi_filling filling;                        /* of the ring; what handback.c finds, too */
     uint64_t n_readings;                        /* that may be sampled */
     /* [size] each, of the collective that runs */
@@ -230,9 +230,8 @@ hp_status hpi_exchange_carried(hpi_run *run);
 
 /* ---- choose.c ---- */
 
-/* What may be carried: does it stay where it is, if that is, with its output, in symmetric memory?
- */
-bool hpi_stays_in_place(const hpi_run *run);
+/* Of a call that may be carried: is it, where its operands are in symmetric memory or are not? */
+bool hpi_is_worth_carrying(const hpi_run *run, bool is_symmetric);
 /* Set run->algorithm, when all have said where their operands lie. Every rank chooses the same,
  * because it chooses from what all have said. Errors: UNSUPPORTED, of a forced one. */
 hp_status hpi_choose(hpi_run *run);
@@ -285,7 +284,8 @@ void hpi_cast_destroy(hp_group *group, hpi_cast *cast);
 
 /* ---- placed/handback.c: what this rank alone has read of a peer's memory ---- */
 
-bool hpi_can_hand_back(void);
+/* Is a line that a peer has read dear to write again on this processor, and can it be flushed? */
+bool hpi_are_lines_dear(void);
 typedef struct hpi_reading {
     hpi_coll_state *state; /* NULL: nothing goes back */
 } hpi_reading;

@@ -92,6 +92,8 @@ static void compare(hp_group *group, const hp_coll_call *call, const hp_coll_cas
     RANK_OK(hp_coll_run(call));
     RANK_OK(hp_coll_traffic_get(call, &ran));
     RANK_OK(hp_coll_choice_get(c, &choice));
+    if (c->what != HP_BROADCAST && strcmp(ran.algorithm, "cells") == 0)
+        return; /* ranks that are afar, which no choice knows */
     if (strcmp(choice.algorithm, ran.algorithm) != 0)
         fprintf(stderr, "%s of %llu: expected %s (%s), %s ran\n", hpi_collective_name(c->what),
                 (unsigned long long)c->count, choice.algorithm, choice.why, ran.algorithm);
@@ -155,6 +157,7 @@ static void runs_what_is_said(hp_world *world, void *argument) {
 static void test_choice_is_what_runs(void **state) {
     (void)state;
     ranks_run(N_PARTS, RANKS_THREADS, runs_what_is_said, NULL);
+    ranks_run(2, RANKS_THREADS, runs_what_is_said, NULL); /* which may have a core each */
     /* where every threshold is met, and where none is */
     for (int is_met = 0; is_met < 2; is_met++) {
         char text[255] = "";

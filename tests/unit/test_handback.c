@@ -15,9 +15,9 @@ enum { SAMPLE = 16 << 10 };
 #define NEAR_NS UINT64_C(700)
 #define SLOW_NS UINT64_C(1300)
 
-static hpi_coll_state make_state(bool can_hand_back) {
+static hpi_coll_state make_state(bool are_lines_dear) {
     return (hpi_coll_state){
-        .can_hand_back = can_hand_back,
+        .are_lines_dear = are_lines_dear,
         .thresholds = {[HPI_FROM_HAND_BACK] = 1 << 10, [HPI_FROM_KEEP] = 1 << 20}};
 }
 
@@ -89,7 +89,7 @@ static void short_ones_are_not_timed(void **state) {
 static void content_stays(void **state) {
     (void)state;
     enum { BYTES = 4096, MARGIN = 64 };
-    if (!hpi_can_hand_back()) {
+    if (!hpi_are_lines_dear()) {
         print_message("skipped: lines go back on AMD alone, with clflushopt\n");
         skip();
     }

@@ -58,17 +58,6 @@ static bool is_in_symmetric_memory(const hpi_run *run, const hpi_entered *e) {
     return e->in.key && (run->what != HP_ALL_REDUCE || e->out.key);
 }
 
-static bool is_carried(const hpi_run *run, const hpi_entered *mine) {
-    if (hpi_only_of(run) || !is_in_symmetric_memory(run, mine))
-        return true;
-    if (hpi_stays_in_place(run))
-        return false;
-    if (!hpi_is_from(run, HPI_FROM_ONE_SHOT))
-        return true;
-    return run->state->can_hand_back && !run->c.tag &&
-           !(run->what == HP_ALL_REDUCE && hpi_is_from(run, HPI_FROM_COPIED));
-}
-
 /* NULL: there is no memory for a ring, and the call can do without. */
 static unsigned char *room_for(hpi_run *run) {
     const uint64_t bytes = run->in_bytes - run->carried_own_bytes;
@@ -116,7 +105,8 @@ const uint64_t *hpi_offer(hpi_run *run, uint64_t room[HPI_SMALL_WORDS]) {
         run->is_carried = true;
     else
         *mine = (hpi_entered){place_of_input(run), said_last(run)};
-    if (!run->is_carried && run->may_be_carried && is_carried(run, mine))
+    if (!run->is_carried && run->may_be_carried &&
+        hpi_is_worth_carrying(run, is_in_symmetric_memory(run, mine)))
         run->is_carried = carry(run, mine);
     run->are_afar =
         mine->in.key && !run->is_carried && !run->c.tag && hpi_is_filled_past(&run->state->filling);

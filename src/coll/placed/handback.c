@@ -34,7 +34,7 @@ enum { FAR_STEP_BYTES = 4 << 10 }; /* that the first-level cache still holds aft
 
 enum { HAS_CLFLUSHOPT = 1 << 23 };
 
-bool hpi_can_hand_back(void) {
+bool hpi_are_lines_dear(void) {
     unsigned a, b, c, d;
     if (!__get_cpuid(0, &a, &b, &c, &d) || c != signature_AMD_ecx)
         return false;
@@ -49,7 +49,7 @@ static void flush(const void *memory, uint64_t bytes) {
 
 #else
 
-bool hpi_can_hand_back(void) {
+bool hpi_are_lines_dear(void) {
     return false;
 }
 
@@ -99,7 +99,7 @@ static bool is_of_a_step(const hpi_run *run) {
 hpi_reading hpi_reading_begin(const hpi_run *run, const void *own, const void *peer,
                               uint64_t bytes) {
     hpi_coll_state *s = run->state;
-    if (!s->can_hand_back || is_of_a_step(run) || !hpi_is_from(run, HPI_FROM_HAND_BACK) ||
+    if (!s->are_lines_dear || is_of_a_step(run) || !hpi_is_from(run, HPI_FROM_HAND_BACK) ||
         hpi_is_from(run, HPI_FROM_KEEP))
         return (hpi_reading){NULL};
     const hpi_reading reading = {s};
