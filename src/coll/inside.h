@@ -85,15 +85,23 @@ typedef struct hpi_ring {
 /* Can each rank of a group read the others' ordinary memory? */
 typedef enum hpi_reach { HPI_REACH_UNKNOWN, HPI_REACH_NONE, HPI_REACH_ALL } hpi_reach;
 
-/* Whether the readers of what this rank fills are far, as it has found: see ring.c. */
+/* How far the other ranks' caches are, as this rank has found: by storing what they have read
+ * (ring.c), by reading what they have stored (handback.c). */
 enum { HPI_SLOW_FOR_SURE = 3 };
-typedef struct hpi_filling {
+typedef struct hpi_distance {
     uint64_t n_slow;   /* samples behind each other that were slow */
     uint64_t n_fills;  /* that may be sampled */
     const void *begin; /* of the ring; NULL: it has none */
-} hpi_filling;
-static inline bool hpi_is_filled_past(const hpi_filling *filling) {
-    return filling->n_slow == HPI_SLOW_FOR_SURE;
+} hpi_distance;
+static inline bool hpi_is_afar(const hpi_distance *d) {
+    return d->n_slow == HPI_SLOW_FOR_SURE;
+}
+/* Nothing says otherwise than the last sample. */
+static inline bool hpi_is_sure(const hpi_distance *d) {
+    return d->n_slow == 0 || hpi_is_afar(d);
+}
+static inline void hpi_note_sample(hpi_distance *d, bool is_slow) {
+    d->n_slow = is_slow ? hpi_min(d->n_slow + 1, HPI_SLOW_FOR_SURE) : 0;
 }
 
 /* Hangs on a group; made by the first collective. Used by one thread at a time, but for `seq`. */
@@ -108,7 +116,7 @@ typedef struct hpi_coll_state {
     uint64_t copied_bytes;                      /* by it, of this rank's input to its output */
     bool is_last_pushed;                        /* by it owners stored results into every output */
     bool are_lines_dear;                        /* that a peer has read: see handback.c */
-    hpi_filling filling;                        /* of the ring; what handback.c finds, too */
+    hpi_distance distance;                      /* of peers */
     uint64_t n_readings;                        /* that may be sampled */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
@@ -362,7 +370,7 @@ void hpi_ring_close(hpi_coll_state *s);
 unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes);
 /* Fill (a part of) a piece or a pocket, in the way that suits where its readers are; now and then
  * the stores are timed. */
-void hpi_ring_fill(hpi_filling *filling, void *to, const void *from, uint64_t bytes);
+void hpi_ring_fill(hpi_distance *distance, void *to, const void *from, uint64_t bytes);
 /* This rank alone reads these bytes of a peer's piece, and has done so: see ring.c. */
 void hpi_ring_keep(const hpi_run *run, const void *piece, uint64_t bytes);
 

@@ -49,7 +49,7 @@ hp_status hpi_ring_open(hpi_run *run) {
     HP_TRY(hpi_outbox_take(run->group, s->ring.bytes, &s->ring.box));
     s->ring.base = s->heaps[run->rank] + hpi_outbox_offset(s->ring.box);
     memset(s->ring.base, 0, s->ring.bytes); /* its pages are there from now on */
-    s->filling.begin = s->ring.base;
+    s->distance.begin = s->ring.base;
     return HP_OK;
 }
 
@@ -74,36 +74,34 @@ enum { FAR_LINE_NS = 14 };
 /* A line that was stored past the caches is its reader's alone, and comes back fast: slow to store
  * are those alone that were stored through the caches before. So while readers seem far, the begin
  * of the ring always is. */
-static bool is_sample_due(hpi_filling *s, const void *to) {
-    if (hpi_is_filled_past(s) && s->begin)
-        return to == s->begin;
-    const bool is_sure = s->n_slow == 0 || hpi_is_filled_past(s);
-    return s->n_fills++ % FILLS_PER_SAMPLE == 0 || !is_sure;
+static bool is_sample_due(hpi_distance *d, const void *to) {
+    if (hpi_is_afar(d) && d->begin)
+        return to == d->begin;
+    return d->n_fills++ % FILLS_PER_SAMPLE == 0 || !hpi_is_sure(d);
 }
 
 /* What takes time is to take the lines from their readers: the source is in the first-level cache.
  */
-static void fill_timed(hpi_filling *s, void *to, const void *from, uint64_t bytes) {
+static void fill_timed(hpi_distance *d, void *to, const void *from, uint64_t bytes) {
     const volatile unsigned char *line = from;
     for (uint64_t at = 0; at < bytes; at += LINE)
         (void)line[at];
     const uint64_t began_ns = hpi_now_ns();
     memcpy(to, from, bytes);
-    const bool is_slow = hpi_now_ns() - began_ns > bytes / LINE * FAR_LINE_NS;
-    s->n_slow = is_slow ? hpi_min(s->n_slow + 1, HPI_SLOW_FOR_SURE) : 0;
+    hpi_note_sample(d, hpi_now_ns() - began_ns > bytes / LINE * FAR_LINE_NS);
 }
 
-void hpi_ring_fill(hpi_filling *s, void *to, const void *from, uint64_t bytes) {
+void hpi_ring_fill(hpi_distance *d, void *to, const void *from, uint64_t bytes) {
     unsigned char *t = to;
     const unsigned char *f = from;
     uint64_t timed = 0;
     if (bytes == 0) /* and no source */
         return;
-    if (bytes >= LEAST_SAMPLE_BYTES && is_sample_due(s, to)) {
+    if (bytes >= LEAST_SAMPLE_BYTES && is_sample_due(d, to)) {
         timed = hpi_min(bytes, SAMPLE_BYTES);
-        fill_timed(s, t, f, timed);
+        fill_timed(d, t, f, timed);
     }
-    if (hpi_is_filled_past(s) && bytes - timed >= LEAST_PAST_BYTES)
+    if (hpi_is_afar(d) && bytes - timed >= LEAST_PAST_BYTES)
         hpi_copy_past(t + timed, f + timed, bytes - timed);
     else
         hpi_copy(t + timed, f + timed, bytes - timed);

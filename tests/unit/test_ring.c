@@ -71,10 +71,10 @@ static void filled_is_what_was_given(void **state) {
     for (uint64_t n_slow = 0; n_slow <= FOR_SURE; n_slow++)
         for (uint64_t bytes = 1; bytes <= MOST; bytes = bytes * 3 + 5)
             for (uint64_t skip = 0; skip < MARGIN; skip += 21) {
-                hpi_filling s = {.n_slow = n_slow};
+                hpi_distance d = {.n_slow = n_slow};
                 for (int turn = 0; turn < 2; turn++) { /* the first may be sampled */
                     memset(to, 0xee, MOST + MARGIN);
-                    hpi_ring_fill(&s, to, from + skip, bytes);
+                    hpi_ring_fill(&d, to, from + skip, bytes);
                     assert_memory_equal(to, from + skip, bytes);
                     assert_int_equal(to[bytes], 0xee);
                 }

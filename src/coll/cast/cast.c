@@ -105,7 +105,7 @@ static hp_status write_piece(const hpi_run *run, uint64_t at, uint64_t bytes, bo
     uint64_t lines;
     unsigned char *cell = cast->cells + place_piece(cast, bytes, &lines);
     HP_TRY(wait_for_room(run, lines));
-    hpi_ring_fill(&run->state->filling, cell, (const unsigned char *)run->c.out + at, bytes);
+    hpi_ring_fill(&run->state->distance, cell, (const unsigned char *)run->c.out + at, bytes);
     pass_piece(run, lines, is_awaited);
     return HP_OK;
 }

@@ -72,9 +72,9 @@ static void fill(hpi_run *run, unsigned char *room) {
     const uint64_t own = run->carried_own_bytes, begin = (uint64_t)run->rank * own;
     const uint64_t end = begin + own;
     if (begin > 0)
-        hpi_ring_fill(&run->state->filling, room, in, begin);
+        hpi_ring_fill(&run->state->distance, room, in, begin);
     if (end < run->in_bytes)
-        hpi_ring_fill(&run->state->filling, room + begin, in + end, run->in_bytes - end);
+        hpi_ring_fill(&run->state->distance, room + begin, in + end, run->in_bytes - end);
 }
 
 static bool carry(hpi_run *run, hpi_entered *mine) {
@@ -109,7 +109,7 @@ const uint64_t *hpi_offer(hpi_run *run, uint64_t room[HPI_SMALL_WORDS]) {
         hpi_is_worth_carrying(run, is_in_symmetric_memory(run, mine)))
         run->is_carried = carry(run, mine);
     run->are_afar =
-        mine->in.key && !run->is_carried && !run->c.tag && hpi_is_filled_past(&run->state->filling);
+        mine->in.key && !run->is_carried && !run->c.tag && hpi_is_afar(&run->state->distance);
     room[0] = mine->in.key;
     room[1] = mine->in.offset | (run->are_afar ? HPI_IS_AFAR : 0);
     room[2] = mine->out.key;

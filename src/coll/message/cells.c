@@ -108,7 +108,7 @@ static hp_status fill_run(const hpi_letter *l, hpi_cell *cell, const void *data,
         begin = hpi_align_up(begin, flow->size);
     const uint64_t end = begin + hpi_align_up(bytes, LINE);
     HP_TRY(await_room(l, end));
-    hpi_ring_fill(&l->way->filling, flow->bytes + begin % flow->size, data, bytes);
+    hpi_ring_fill(&l->way->distance, flow->bytes + begin % flow->size, data, bytes);
     flow->position = end;
     cell->run.at = flow->offset + begin % flow->size;
     cell->run.bytes = bytes;
@@ -130,8 +130,7 @@ static hp_status send_runs(const hpi_letter *l) {
         const uint64_t piece = hpi_min(l->bytes - at, most);
         HP_TRY(hpi_next_free_cell(l, &cell));
         HP_TRY(fill_run(l, cell, data + at, piece));
-        const hpi_cell_kind kind =
-            hpi_is_filled_past(&l->way->filling) ? HPI_CELL_PAST : HPI_CELL_RUN;
+        const hpi_cell_kind kind = hpi_is_afar(&l->way->distance) ? HPI_CELL_PAST : HPI_CELL_RUN;
         post(l, kind, cell, at + piece == l->bytes);
     }
     tell(l);

@@ -108,7 +108,7 @@ typedef struct hpi_way {
     uint64_t n_taken; /* cells that the receiver is known to have read, or has said that it has */
     uint64_t n_unsaid_bytes; /* of runs in cells that a receiver has read since */
     uint64_t looked_ns;      /* when a sender that waits for nobody last looked at its partner */
-    hpi_filling filling;     /* a sender's, of the ring */
+    hpi_distance distance;   /* a sender's: of its receiver */
 } hpi_way;
 
 /* ---- outbox.c ---- */

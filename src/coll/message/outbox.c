@@ -293,7 +293,7 @@ void hpi_flow_open(hpi_mailbox *m, int rank) {
         way->flow = flow_create(m, rank);
     pthread_mutex_unlock(&m->lock);
     way->has_no_flow = !way->flow;
-    way->filling.begin = way->flow ? way->flow->bytes : NULL;
+    way->distance.begin = way->flow ? way->flow->bytes : NULL;
 }
 
 hp_status hpi_way_open_from(hpi_mailbox *m, int rank) {

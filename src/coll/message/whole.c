@@ -27,7 +27,7 @@ static uint64_t least_bytes(const hpi_letter *l) {
     if (!hpi_world_can_spin(hpi_letter_world(l)))
         return HPI_PLACED_BYTES;
     const bool is_sample = l->way->n_messages % MESSAGES_PER_SAMPLE == 0;
-    return is_sample || hpi_is_filled_past(&l->way->filling) ? HPI_ACROSS_BYTES : HPI_PLACED_BYTES;
+    return is_sample || hpi_is_afar(&l->way->distance) ? HPI_ACROSS_BYTES : HPI_PLACED_BYTES;
 }
 
 hpi_cell_kind hpi_letter_kind(const hpi_letter *l, hpi_place *out_place) {

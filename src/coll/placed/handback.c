@@ -61,7 +61,7 @@ static void flush(const void *memory, uint64_t bytes) {
 #endif
 
 bool hpi_is_from_afar(const hpi_reading *reading) {
-    return reading->state && hpi_is_filled_past(&reading->state->filling);
+    return reading->state && hpi_is_afar(&reading->state->distance);
 }
 
 uint64_t hpi_reading_step(const hpi_reading *reading) {
@@ -69,11 +69,8 @@ uint64_t hpi_reading_step(const hpi_reading *reading) {
 }
 
 void hpi_reading_judge(const hpi_reading *reading, uint64_t own_ns, uint64_t peer_ns) {
-    uint64_t *n_slow = &reading->state->filling.n_slow;
-    const bool is_slow = peer_ns > NEAR_NS;
-    if (own_ns > NEAR_NS) /* then the peer's may lie in memory as well */
-        return;
-    *n_slow = is_slow ? hpi_min(*n_slow + 1, HPI_SLOW_FOR_SURE) : 0;
+    if (own_ns <= NEAR_NS) /* else the peer's may lie in memory as well */
+        hpi_note_sample(&reading->state->distance, peer_ns > NEAR_NS);
 }
 
 /* A load from each line. They are read again, from the first-level cache. */
@@ -86,8 +83,7 @@ static uint64_t time_to_load(const void *memory) {
 }
 
 static bool is_sample_due(hpi_coll_state *s) {
-    const bool is_sure = s->filling.n_slow == 0 || hpi_is_filled_past(&s->filling);
-    return s->n_readings++ % READINGS_PER_SAMPLE == 0 || !is_sure;
+    return s->n_readings++ % READINGS_PER_SAMPLE == 0 || !hpi_is_sure(&s->distance);
 }
 
 /* Such calls are tagged, and go through more memory than caches hold: no peer has their lines any

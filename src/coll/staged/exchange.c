@@ -23,7 +23,7 @@ static void fill_cell(const hpi_run *run, unsigned char *cell, uint64_t at, uint
     for (int j = 0; j < run->n; j++) {
         const hpi_piece from = hpi_sent_to(run, j);
         if (j != run->rank)
-            hpi_ring_fill(&run->state->filling, cell + (uint64_t)j * room,
+            hpi_ring_fill(&run->state->distance, cell + (uint64_t)j * room,
                           (const unsigned char *)run->c.in + from.begin + at,
                           bytes_at(from, at, room));
     }

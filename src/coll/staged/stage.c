@@ -78,7 +78,7 @@ hp_status hpi_gather_staged(hpi_run *run) {
         const uint64_t own_end = hpi_min(at + room, own_bytes);
         unsigned char *cell = hpi_tick_begin(run, hpi_min(room, longest - at));
         if (at < own_end)
-            hpi_ring_fill(&run->state->filling, cell, in + at, own_end - at);
+            hpi_ring_fill(&run->state->distance, cell, in + at, own_end - at);
         hpi_tick_post(run);
         if (at < own_end && !run->is_in_place)
             hpi_part_scatter(run, run->rank, in + at, at, own_end);
@@ -101,7 +101,7 @@ hp_status hpi_broadcast_staged(hpi_run *run) {
         end = hpi_min(at + run->state->cell_bytes, run->in_bytes);
         unsigned char *cell = hpi_tick_begin(run, end - at);
         if (is_root)
-            hpi_ring_fill(&run->state->filling, cell, data + at, end - at);
+            hpi_ring_fill(&run->state->distance, cell, data + at, end - at);
         hpi_tick_post(run);
         HP_TRY(hpi_tick_wait_all(run));
         if (!is_root)
@@ -132,7 +132,7 @@ static void fill_part(const hpi_run *run, int i, unsigned char *cell, uint64_t a
     uint64_t offset;
     for (uint64_t done = at, bytes; done < end; done += bytes) {
         bytes = hpi_part_piece(run, i, done, end, &offset);
-        hpi_ring_fill(&run->state->filling, cell + (done - at),
+        hpi_ring_fill(&run->state->distance, cell + (done - at),
                       (const unsigned char *)run->c.in + offset, bytes);
     }
 }
@@ -189,7 +189,7 @@ static void give_inputs(const hpi_run *run, chunk c, unsigned char *cell) {
     for (int k = 1; k < run->n; k++) {
         uint64_t begin, end;
         hpi_slice(run, c.count, (run->rank + k) % run->n, &begin, &end);
-        hpi_ring_fill(&run->state->filling, cell + begin * run->in_size, in + begin * run->in_size,
+        hpi_ring_fill(&run->state->distance, cell + begin * run->in_size, in + begin * run->in_size,
                       (end - begin) * run->in_size);
     }
 }
