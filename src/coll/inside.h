@@ -82,7 +82,7 @@ typedef struct hpi_ring {
     uint64_t end; /* of the last piece */
 } hpi_ring;
 
-/* Can each rank of a group read the others' ordinary memory? */
+/* Can each rank of a group read and write the others' ordinary memory? */
 typedef enum hpi_reach { HPI_REACH_UNKNOWN, HPI_REACH_NONE, HPI_REACH_ALL } hpi_reach;
 
 /* How far the other ranks' caches are, as this rank has found: by storing what they have read
@@ -371,10 +371,12 @@ unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes);
 /* Fill (a part of) a piece or a pocket, in the way that suits where its readers are; now and then
  * the stores are timed. */
 void hpi_ring_fill(hpi_distance *distance, void *to, const void *from, uint64_t bytes);
+/* Copy a piece of a peer's out of its caches. */
+void hpi_ring_read(void *out, const void *in, uint64_t bytes);
 /* This rank alone reads these bytes of a peer's piece, and has done so: see ring.c. */
 void hpi_ring_keep(const hpi_run *run, const void *piece, uint64_t bytes);
 
-/* ---- staged/: through cells, for ordinary memory ---- */
+/* ---- staged/: through cells, for ordinary memory, and for ranks that are afar ---- */
 
 hp_status hpi_gather_staged(hpi_run *run);
 hp_status hpi_broadcast_staged(hpi_run *run);
@@ -389,11 +391,12 @@ unsigned char *hpi_tick_begin(hpi_run *run, uint64_t bytes);
 void hpi_tick_post(hpi_run *run);
 hp_status hpi_tick_wait(hpi_run *run, int peer);
 hp_status hpi_tick_wait_all(hpi_run *run);
-/* A tick without cells: each rank says a word, and waits for all others'. */
+/* A tick without cells: each rank says a word; and waits for all others'. */
+void hpi_tick_say(hpi_run *run, uint64_t word);
 hp_status hpi_tick_tell(hpi_run *run, uint64_t word);
 uint64_t hpi_tick_told(const hpi_run *run, int rank); /* in the present tick */
 
-/* ---- direct/: ordinary memory, read across processes ---- */
+/* ---- direct/: ordinary memory, read and written across processes ---- */
 
 hp_status hpi_gather_direct(hpi_run *run);
 hp_status hpi_broadcast_direct(hpi_run *run);

@@ -25,8 +25,7 @@
  */
 #include "message/mailbox.h"
 
-/* A tick costs a switch to every rank where they share cores, so that pieces grow with the ranks.
- */
+/* A tick costs a switch to every rank where they share cores, so pieces grow with the ranks. */
 enum { RANK_BYTES = 64 * 1024, MOST_BYTES = 512 * 1024, LEAST_PART_BYTES = 1024 };
 enum { ROOMY_BYTES = 2 << 20 };
 /* Where three of the longest fit, one that does not fit behind the last fits before it. */
@@ -47,8 +46,7 @@ hp_status hpi_ring_open(hpi_run *run) {
     if (s->ring.box)
         return HP_OK;
     HP_TRY(hpi_outbox_take(run->group, s->ring.bytes, &s->ring.box));
-    s->ring.base = s->heaps[run->rank] + hpi_outbox_offset(s->ring.box);
-    memset(s->ring.base, 0, s->ring.bytes); /* its pages are there from now on */
+    s->ring.base = hpi_outbox_memory(s->ring.box);
     s->distance.begin = s->ring.base;
     return HP_OK;
 }
@@ -80,8 +78,7 @@ static bool is_sample_due(hpi_distance *d, const void *to) {
     return d->n_fills++ % FILLS_PER_SAMPLE == 0 || !hpi_is_sure(d);
 }
 
-/* What takes time is to take the lines from their readers: the source is in the first-level cache.
- */
+/* What takes time is to take the lines from their readers: the source is in the nearest cache. */
 static void fill_timed(hpi_distance *d, void *to, const void *from, uint64_t bytes) {
     const volatile unsigned char *line = from;
     for (uint64_t at = 0; at < bytes; at += LINE)
@@ -108,6 +105,20 @@ void hpi_ring_fill(hpi_distance *d, void *to, const void *from, uint64_t bytes) 
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
+
+/* From two places at once, so that two pages are fetched ahead of it: half again as fast for a few
+ * pages. From memory one is better, and for less than a page memcpy. */
+void hpi_ring_read(void *out, const void *in, uint64_t bytes) {
+    enum { STEP = 256, LEAST = 4096 };
+    unsigned char *to = out;
+    const unsigned char *from = in;
+    const uint64_t half = bytes < LEAST ? 0 : bytes / 2 / STEP * STEP;
+    for (uint64_t at = 0; at < half; at += STEP) {
+        memcpy(to + at, from + at, STEP);
+        memcpy(to + half + at, from + half + at, STEP);
+    }
+    memcpy(to + 2 * half, from + 2 * half, bytes - 2 * half);
+}
 
 /* A line that its reader has stored to is the reader's alone, and comes back to its owner, who
  * never reads it, as any line does: for 2 ns instead of 7, from afar for 4 instead of 28. Where

@@ -231,9 +231,9 @@ static void back_to_back_body(hp_world *world, void *argument) {
     RANK_OK(hp_symm_free(memory));
 }
 
-/* ---- in pockets or in place ---- */
+/* ---- carried or in place ---- */
 
-/* An all-reduce of 16 KiB goes through pockets, but in place in symmetric memory it does not: one
+/* An all-reduce of 16 KiB is carried, but in place in symmetric memory it does not: one
  * rank after the other differs from the rest, with broadcasts that meet nobody between. */
 static void places_differ_body(hp_world *world, void *argument) {
     enum { COUNT = 4096 };

@@ -31,25 +31,12 @@ static bool is_root(const hpi_run *run) {
 
 static hp_status ring_open(hpi_run *run) {
     hpi_cast *cast = cast_of(run);
-    uint64_t bytes;
     if (cast->box)
         return HP_OK;
     HP_TRY(hpi_outbox_take(run->group, HPI_CAST_BYTES, &cast->box));
-    cast->cells =
-        (unsigned char *)hpi_world_segment(hp_group_world(run->group),
-                                           hp_group_world_rank(run->group, run->rank), &bytes) +
-        hpi_outbox_offset(cast->box);
-    memset(cast->cells, 0, HPI_CAST_BYTES); /* its pages are there from now on */
+    cast->cells = hpi_outbox_memory(cast->box);
+    cast->distance.begin = cast->cells;
     return HP_OK;
-}
-
-/* The cells of the root, which has said where they begin. */
-static const unsigned char *cells_of_root(const hpi_run *run, uint64_t offset) {
-    uint64_t bytes;
-    const int world_rank = hp_group_world_rank(run->group, run->c.root);
-    const unsigned char *segment =
-        hpi_world_segment(hp_group_world(run->group), world_rank, &bytes);
-    return segment + offset;
 }
 
 /* Of a piece of so long a message: large enough that what each costs is little, small enough that
@@ -105,7 +92,7 @@ static hp_status write_piece(const hpi_run *run, uint64_t at, uint64_t bytes, bo
     uint64_t lines;
     unsigned char *cell = cast->cells + place_piece(cast, bytes, &lines);
     HP_TRY(wait_for_room(run, lines));
-    hpi_ring_fill(&run->state->distance, cell, (const unsigned char *)run->c.out + at, bytes);
+    hpi_ring_fill(&cast->distance, cell, (const unsigned char *)run->c.out + at, bytes);
     pass_piece(run, lines, is_awaited);
     return HP_OK;
 }
@@ -145,7 +132,7 @@ static hp_status read_piece(const hpi_run *run, const unsigned char *cells, uint
     if (at > 0) /* the words have told of the first */
         HP_TRY(hpi_line_wait(run->group, run->c.root, HPI_LINE_CAST, cast->position + lines,
                              run->name));
-    hpi_copy_from_peer((unsigned char *)run->c.out + at, cell, bytes);
+    hpi_ring_read((unsigned char *)run->c.out + at, cell, bytes);
     pass_piece(run, lines, false);
     return HP_OK;
 }
@@ -158,7 +145,7 @@ static hp_status receive(hpi_run *run) {
         memcpy(run->c.out, payload, run->in_bytes);
         return HP_OK;
     }
-    const unsigned char *cells = cells_of_root(run, payload[0]);
+    const unsigned char *cells = run->state->heaps[run->c.root] + payload[0]; /* the root's */
     const uint64_t bytes = run->in_bytes, most = most_bytes(bytes);
     for (uint64_t at = 0; at < bytes; at += most)
         HP_TRY(read_piece(run, cells, at, hpi_min(most, bytes - at)));

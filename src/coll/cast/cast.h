@@ -8,19 +8,19 @@
 #include "../meet/words.h"
 #include "../message/mailbox.h"
 
-/* A root's cells are a ring of bytes in its own segment, as large as a second-level cache: what the
- * root writes next has left the readers' caches by then, and what they read has left the root's. A
- * ring of 512 KiB is 1.4 to 2 times slower from 64 KiB. */
+/* A root's cells are a ring of bytes in its own segment, as large as two second-level caches, as
+ * that of ring.c and for the same reason: one of 512 KiB is 1.4 to 2 times slower from 64 KiB. */
 enum { HPI_CAST_BYTES = 2 << 20, HPI_CAST_LINE = 64 };
 
 /* Positions count lines of HPI_CAST_LINE bytes that all broadcasts through cells have taken so far:
  * they are the same on every rank, whoever was the root. Position p lies at p % the ring. */
 typedef struct hpi_cast {
-    hpi_outbox *box;      /* this rank's ring; NULL before it was a root */
-    unsigned char *cells; /* the same, as seen here */
-    uint64_t position;    /* where the next piece begins */
-    uint64_t said;        /* the position that this rank has posted on its CAST line */
-    uint64_t free_to;     /* pieces up to here fit: all have read what lay there */
+    hpi_outbox *box;       /* this rank's ring; NULL before it was a root */
+    unsigned char *cells;  /* the same, as seen here */
+    hpi_distance distance; /* of its readers */
+    uint64_t position;     /* where the next piece begins */
+    uint64_t said;         /* the position that this rank has posted on its CAST line */
+    uint64_t free_to;      /* pieces up to here fit: all have read what lay there */
 } hpi_cast;
 
 #endif

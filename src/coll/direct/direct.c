@@ -8,9 +8,9 @@
  *     reduce         [all]  [all]  [all]  [all]     of it at a time, sums it at home, and fetches
  *                                                   the others' sums when they are there
  *
- * Moves go straight from the peer's operand to ours. Nobody but the owner writes anything, and the
- * root of a broadcast, so in place works where it does for symmetric memory. Steps: 2; 1 + 2 for
- * each round of an all-reduce.
+ * Moves go straight from the peer's operand to ours; nobody writes a peer's but the root of a
+ * broadcast, so in place works where it does for symmetric memory. Steps: 2; 1 + 2 for each round
+ * of an all-reduce.
  * Source: CMA of Open MPI and MPICH; rounds as long as a second-level cache: performance.md 5.
  */
 #include "direct.h"
@@ -182,8 +182,7 @@ hp_status hpi_reduce_direct(hpi_run *run) {
         hpi_slice(run, count, run->rank, &begin, &end);
         HP_TRY(reduce(run, bring_span, at + begin, end - begin,
                       (unsigned char *)run->c.out + (at + begin) * run->out_size));
-        run->state->tick++; /* my sums are there; and of the peer's slice of mine I need no more */
-        hpi_tick_post(run);
+        hpi_tick_say(run, 0); /* my sums are there; of the peer's slice of mine I need no more */
         for (int k = 1; k < run->n; k++) {
             const int peer = (run->rank + k) % run->n;
             HP_TRY(hpi_tick_wait(run, peer));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * direct/direct.h - reading a peer's memory where it lies, whatever memory it is.
+ * direct/direct.h - reading and writing a peer's memory where it lies, whatever memory it is.
  *
  * What this process can see is read by loads: symmetric memory, and everything when the ranks are
  * threads. The rest is *far*: the kernel copies it from the other process (process_vm_readv). Not
@@ -34,10 +34,9 @@ typedef struct hpi_fetch {
     struct iovec to[HPI_FETCH_PIECES], from[HPI_FETCH_PIECES];
 } hpi_fetch;
 
-/* `place`: the operand of `peer` that will be read, or written where is_store is set behind. Add
- * pieces, in any number; all of them are
- * there after hpi_fetch_end. Errors: PEER, when it has died; SYSTEM, when it lives, but its memory
- * cannot be read. */
+/* `place`: the operand of `peer` that will be read, or written if is_store is set behind. Add
+ * pieces, in any number; all of them are there after hpi_fetch_end. Errors: PEER, when it has died;
+ * SYSTEM, when it lives, but its memory cannot be reached. */
 void hpi_fetch_begin(hpi_fetch *fetch, const hpi_run *run, int peer, hpi_place place);
 hp_status hpi_fetch_add(hpi_fetch *fetch, void *to, const void *from, uint64_t bytes);
 hp_status hpi_fetch_end(hpi_fetch *fetch);

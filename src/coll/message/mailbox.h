@@ -113,10 +113,11 @@ typedef struct hpi_way {
 
 /* ---- outbox.c ---- */
 
-/* Memory of this rank that its readers may need after it has left the group. */
-/* Take `bytes`, zeroed, in the own segment; leave gives them back when the last member has left. */
+/* Memory of this rank that its readers may need after it has left the group: take `bytes`, zeroed,
+ * in the own segment, their pages too; leave gives them back when the last member has left. */
 hp_status hpi_outbox_take(hp_group *group, uint64_t bytes, hpi_outbox **out_outbox);
-uint64_t hpi_outbox_offset(const hpi_outbox *outbox);
+unsigned char *hpi_outbox_memory(const hpi_outbox *outbox);
+uint64_t hpi_outbox_offset(const hpi_outbox *outbox); /* the same, in the segment */
 void hpi_outbox_leave(hp_group *group, hpi_outbox *outbox);
 
 /* Hangs on a group; made by the first send or receive. */
@@ -135,11 +136,6 @@ hp_status hpi_way_open_to(hpi_mailbox *m, int rank);
 hp_status hpi_way_open_from(hpi_mailbox *m, int rank);
 /* Give the way a ring of bytes, if it has none and there is room for one. */
 void hpi_flow_open(hpi_mailbox *m, int rank);
-
-/* ---- cells.c ---- */
-
-/* Copy what another core has just written, out of its caches. */
-void hpi_copy_from_peer(void *out, const void *in, uint64_t bytes);
 
 /* ---- mailbox.c ---- */
 

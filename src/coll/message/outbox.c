@@ -21,6 +21,7 @@ struct hpi_outbox {
     int n;           /* of slots */
     uint64_t offset; /* of the slots, or of what else was taken */
     uint64_t bytes;
+    unsigned char *memory; /* the same, as seen here */
     hpi_slot *slots;
     block *cells, *flows; /* [n] each, of the ways */
     int n_flows;
@@ -115,6 +116,11 @@ static hp_status remains_get(hp_world *world, remains **out_remains) {
 /* ---- what a rank takes for its readers --------------------------------------------------------
  */
 
+static unsigned char *segment_of(const hp_group *group, int rank) {
+    uint64_t bytes;
+    return hpi_world_segment(hp_group_world(group), hp_group_world_rank(group, rank), &bytes);
+}
+
 static hp_status sweep_remains(hp_world *world) {
     remains *r;
     HP_TRY(remains_get(world, &r));
@@ -132,11 +138,18 @@ hp_status hpi_outbox_take(hp_group *group, uint64_t bytes, hpi_outbox **out_outb
     o->term = hpi_group_term(group);
     o->bytes = bytes;
     const hp_status status = hpi_symm_take(hp_group_world(group), bytes, &o->offset);
-    if (status < 0)
+    if (status < 0) {
         outbox_free(o);
-    else
-        *out_outbox = o;
-    return status;
+        return status;
+    }
+    o->memory = segment_of(group, hp_group_rank(group)) + o->offset;
+    memset(o->memory, 0, bytes); /* its pages are there from now on */
+    *out_outbox = o;
+    return HP_OK;
+}
+
+unsigned char *hpi_outbox_memory(const hpi_outbox *outbox) {
+    return outbox->memory;
 }
 
 uint64_t hpi_outbox_offset(const hpi_outbox *outbox) {
@@ -201,14 +214,8 @@ hp_status hpi_mailbox_get(hp_group *group, hpi_mailbox **out_mailbox) {
 /* ---- opening ways -----------------------------------------------------------------------------
  */
 
-static unsigned char *segment_of(const hpi_mailbox *m, int rank, uint64_t *out_bytes) {
-    return hpi_world_segment(hp_group_world(m->group), hp_group_world_rank(m->group, rank),
-                             out_bytes);
-}
-
 static hp_status outbox_create(hpi_mailbox *m, hpi_outbox **out_outbox) {
     const int n = hp_group_size(m->group);
-    uint64_t bytes;
     block *blocks = hpi_alloc(2 * (size_t)n, sizeof *blocks);
     hpi_outbox *o = NULL;
     const hp_status status = blocks ? hpi_outbox_take(m->group, slots_bytes(n), &o) : HP_ERR_MEMORY;
@@ -219,7 +226,7 @@ static hp_status outbox_create(hpi_mailbox *m, hpi_outbox **out_outbox) {
     o->n = n;
     o->cells = blocks;
     o->flows = blocks + n;
-    o->slots = (hpi_slot *)(void *)(segment_of(m, hp_group_rank(m->group), &bytes) + o->offset);
+    o->slots = (hpi_slot *)(void *)o->memory;
     *out_outbox = o;
     return HP_OK;
 }
@@ -237,10 +244,9 @@ static hp_status outbox_open(hpi_mailbox *m) {
 
 /* Locked. */
 static hp_status block_take(hpi_mailbox *m, block *b, uint64_t bytes, void **out_memory) {
-    uint64_t segment_bytes;
     HP_TRY(hpi_symm_take(hp_group_world(m->group), bytes, &b->offset));
     b->bytes = bytes;
-    *out_memory = segment_of(m, hp_group_rank(m->group), &segment_bytes) + b->offset;
+    *out_memory = segment_of(m->group, hp_group_rank(m->group)) + b->offset;
     return HP_OK;
 }
 
@@ -298,10 +304,9 @@ void hpi_flow_open(hpi_mailbox *m, int rank) {
 
 hp_status hpi_way_open_from(hpi_mailbox *m, int rank) {
     hpi_way *way = &m->from[rank];
-    uint64_t bytes;
     if (way->cells)
         return HP_OK;
-    unsigned char *segment = segment_of(m, rank, &bytes);
+    unsigned char *segment = segment_of(m->group, rank);
     if (!way->slot) {
         HP_TRY(hpi_line_wait(m->group, rank, HPI_LINE_MAIL, 1, "recv"));
         const hpi_line *line = hpi_group_line(m->group, rank, HPI_LINE_MAIL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * staged/exchange.c - all-to-all through cells: ordinary memory, and in place.
+ * staged/exchange.c - all-to-all through cells: ordinary memory, in place, and from afar.
  *
  * In place an output lies where peers still read: a piece of every part is in the cell before the
  * same piece of the output is written. Ticks: see stage.c.

@@ -57,7 +57,7 @@ static void sum(const hpi_run *run, void *const *out, int n_out, uint64_t n, boo
 /* Elements [begin, end) of what `find` finds, the first of them to out[k] + out_offset. */
 static void reduce(const hpi_run *run, find_function *find, uint64_t begin, uint64_t end,
                    unsigned char *const *out, int n_out, uint64_t out_offset) {
-    const bool is_streaming = !run->is_in_place && hpi_is_from(run, HPI_FROM_STREAM);
+    const bool is_streaming = !run->is_in_place && hpi_passes_caches(run);
     hpi_coll_state *s = run->state;
     void *to[HPI_MOST_INPUTS];
     float room[STRIP];

@@ -52,11 +52,16 @@ hp_status hpi_tick_wait_all(hpi_run *run) {
     return HP_OK;
 }
 
-hp_status hpi_tick_tell(hpi_run *run, uint64_t word) {
-    const uint64_t tick = ++run->state->tick;
+void hpi_tick_say(hpi_run *run, uint64_t word) {
+    run->state->tick++;
     atomic_store_explicit(place_word(run, run->rank), word,
                           memory_order_relaxed); /* published with the tick */
     hpi_tick_post(run);
+}
+
+hp_status hpi_tick_tell(hpi_run *run, uint64_t word) {
+    hpi_tick_say(run, word);
+    const uint64_t tick = run->state->tick;
     HP_TRY(hpi_wait_beside(run->group, HPI_LINE_CHUNK, tick, run->name));
     for (int k = 1; k < run->n; k++)
         HP_TRY(
