@@ -67,18 +67,17 @@ static operands operands_of(const hpi_run *run) {
     return o;
 }
 
-/* What this rank sums of a vector of `count` elements whose slices end at multiples of `line`. */
-static uint64_t slice_of(const hpi_run *run, uint64_t count, uint64_t line) {
-    const uint64_t share = hpi_align_up(hpi_ceil_div(count, (uint64_t)run->n), line);
-    return hpi_min(share, count - hpi_min((uint64_t)run->rank * share, count));
+/* What this rank sums of a vector of `count` elements. */
+static uint64_t slice_of(const hpi_run *run, uint64_t count) {
+    uint64_t begin, end;
+    hpi_slice(run, count, run->rank, &begin, &end);
+    return end - begin;
 }
 
-/* The same of a vector that passes in chunks of `step`, each cut by itself. `coded` takes elements
- * to bytes. */
-static void slices(const hpi_run *run, uint64_t step, uint64_t line, operands *o) {
+/* The same of a vector that passes in chunks of `step`, each cut by itself. */
+static void slices(const hpi_run *run, uint64_t step, operands *o) {
     const uint64_t n_full = run->c.count / step;
-    const uint64_t each = slice_of(run, step, line),
-                   last = slice_of(run, run->c.count % step, line);
+    const uint64_t each = slice_of(run, step), last = slice_of(run, run->c.count % step);
     o->slice = (n_full * each + last) * run->in_size;
     o->sums = (n_full * each + last) * run->out_size;
     if (run->wire != HP_WIRE_FULL)
@@ -86,18 +85,14 @@ static void slices(const hpi_run *run, uint64_t step, uint64_t line, operands *o
 }
 
 static void cut(const hpi_run *run, operands *o) {
-    const uint64_t line = 64 / run->in_size;
     if (run->algorithm->needs == HPI_NEEDS_WIRE)
-        slices(run, hpi_wire_step(run), HPI_WIRE_BLOCK, o);
-    else if (run->algorithm->needs == HPI_NEEDS_WIRE_OUTPUTS ||
-             run->algorithm->needs == HPI_NEEDS_WIRE_APART)
-        slices(run, run->c.count, HPI_WIRE_BLOCK, o);
+        slices(run, hpi_wire_step(run), o);
     else if (run->algorithm->needs == HPI_NEEDS_READABLE)
-        slices(run, hpi_reduce_direct_step(run), line, o);
+        slices(run, hpi_reduce_direct_step(run), o);
     else if (run->algorithm->run == hpi_reduce_staged)
-        slices(run, hpi_reduce_staged_step(run), line, o);
+        slices(run, hpi_reduce_staged_step(run), o);
     else
-        slices(run, run->c.count, line, o);
+        slices(run, run->c.count, o);
 }
 
 /* In low precision: the parts of a scatter are encoded one by one. */

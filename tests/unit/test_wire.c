@@ -132,43 +132,43 @@ static void test_blocks_of_any_data(void **state) {
  * decides about the scale. */
 static void test_scales_over_all_of_fp32(void **state) {
     static const double significands[] = {1, 1.5, 0x1.bfffffp0, 1.75, 0x1.c00002p0, 0x1.fffffep0};
-    float block[HPI_WIRE_BLOCK];
+    float block[HPI_FP8_BLOCK];
     (void)state;
     for (int exponent = -149; exponent <= 127; exponent++)
         for (int s = 0; s < 6; s++) {
             block[0] = (float)ldexp(significands[s], exponent);
-            for (int k = 1; k < HPI_WIRE_BLOCK; k++)
+            for (int k = 1; k < HPI_FP8_BLOCK; k++)
                 block[k] =
                     (float)ldexp(k % 2 ? 1.0 + k / 128.0 : -1.0 - k / 200.0, exponent - k / 8);
             if (isfinite(block[0]))
                 for (int w = 0; w < 4; w++)
-                    check_through(wires[w], HP_FP32, block, HPI_WIRE_BLOCK);
+                    check_through(wires[w], HP_FP32, block, HPI_FP8_BLOCK);
         }
 }
 
 static void test_blocks_without_a_finite_number(void **state) {
-    float block[3][HPI_WIRE_BLOCK];
+    float block[3][HPI_FP8_BLOCK];
     (void)state;
-    for (int k = 0; k < HPI_WIRE_BLOCK; k++) {
+    for (int k = 0; k < HPI_FP8_BLOCK; k++) {
         block[0][k] = k % 2 ? -0.0F : 0.0F;
         block[1][k] = k % 2 ? -NAN : NAN;
         block[2][k] = k % 2 ? INFINITY : 0x1p-149F;
     }
     for (int i = 0; i < 3; i++)
         for (int w = 0; w < 4; w++)
-            check_through(wires[w], HP_FP32, block[i], HPI_WIRE_BLOCK);
+            check_through(wires[w], HP_FP32, block[i], HPI_FP8_BLOCK);
 }
 
 /* What the format represents, under any power of two, stays exact. */
 static void test_what_fp8_represents_is_exact(void **state) {
     static const hp_wire fp8[] = {HP_WIRE_FP8_E4M3, HP_WIRE_FP8_E5M2};
-    float block[HPI_WIRE_BLOCK];
+    float block[HPI_FP8_BLOCK];
     (void)state;
     for (int i = 0; i < 2; i++)
         for (int scale = -149 + (i ? 16 : 9); scale <= (i ? 112 : 119); scale++) {
-            for (int k = 0; k < HPI_WIRE_BLOCK; k++)
+            for (int k = 0; k < HPI_FP8_BLOCK; k++)
                 block[k] = (float)ldexp(value_of(&formats[i], k % formats[i].n_finite), scale);
-            assert_memory_equal(through(fp8[i], HP_FP32, block, HPI_WIRE_BLOCK), block,
+            assert_memory_equal(through(fp8[i], HP_FP32, block, HPI_FP8_BLOCK), block,
                                 sizeof block);
         }
 }

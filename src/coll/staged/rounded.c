@@ -20,7 +20,7 @@
 
 /* Of fp32, one behind the other in the first-level cache, where they do not meet in the same sets.
  */
-enum { STRIP = 4 * HPI_WIRE_BLOCK, STRIP_BYTES = 4 * STRIP + 64, PAGE = 4096 };
+enum { STRIP = 4 * HPI_FP8_BLOCK, STRIP_BYTES = 4 * STRIP + 64, PAGE = 4096 };
 
 /* Elements [at, at + n) of the caller's input `i`, where they lie or copied together at `room`. */
 typedef const void *find_function(const hpi_run *run, int i, uint64_t at, uint64_t n, void *room);
@@ -114,14 +114,11 @@ static const void *find_in_vector(const hpi_run *run, int i, uint64_t at, uint64
     return run->state->in[i] + at * run->in_size;
 }
 
-/* Slices end at whole blocks. */
 hp_status hpi_reduce_rounded(hpi_run *run) {
     if (hpi_rounds_in_registers(run))
         return hpi_reduce_push(run);
-    const uint64_t share =
-        hpi_align_up(hpi_ceil_div(run->c.count, (uint64_t)run->n), HPI_WIRE_BLOCK);
-    const uint64_t begin = hpi_min((uint64_t)run->rank * share, run->c.count);
-    const uint64_t end = hpi_min(begin + share, run->c.count);
+    uint64_t begin, end;
+    hpi_slice(run, run->c.count, run->rank, &begin, &end);
     HP_TRY(open_strips(run->state, run->n));
     reduce(run, find_in_vector, begin, end, run->state->out, run->n, begin * run->out_size);
     return HP_OK;

@@ -89,7 +89,7 @@ static void reduce_span(const hpi_run *run, int n, uint64_t first, uint64_t coun
 
 /* ---- parts, encoded ---- */
 
-enum { PIECE = 8 * HPI_WIRE_BLOCK };
+enum { PIECE = 8 * HPI_FP8_BLOCK };
 
 /* Elements [begin, end) of rank `part`'s part, encoded. A part may lie in several blocks of the
  * tensor, so it comes in pieces. */
@@ -106,7 +106,7 @@ static void encode_part(const hpi_run *run, int part, uint64_t begin, uint64_t e
 
 /* The most elements, a multiple of the block, that take at most `bytes`. */
 static uint64_t elements_in(const hpi_run *run, uint64_t bytes) {
-    return bytes / hpi_wire_bytes(run->wire, HPI_WIRE_BLOCK) * HPI_WIRE_BLOCK;
+    return bytes / hpi_wire_bytes(run->wire, HPI_FP8_BLOCK) * HPI_FP8_BLOCK;
 }
 
 /* ---- a group of one ---- */
@@ -159,12 +159,12 @@ hp_status hpi_scatter_reduce_wire(hpi_run *run) {
 
 /* ---- all-reduce ---- */
 
-/* The elements of a chunk of `count` that `rank` owns: whole blocks. */
+/* The elements of a chunk of `count` that `rank` owns. */
 static void slice(const hpi_run *run, uint64_t count, int rank, uint64_t *out_begin,
                   uint64_t *out_count) {
-    const uint64_t share = hpi_align_up(hpi_ceil_div(count, (uint64_t)run->n), HPI_WIRE_BLOCK);
-    *out_begin = hpi_min((uint64_t)rank * share, count);
-    *out_count = hpi_min(share, count - *out_begin);
+    uint64_t end;
+    hpi_slice(run, count, rank, out_begin, &end);
+    *out_count = end - *out_begin;
 }
 
 bool hpi_wire_pushes(const hpi_run *run) {
@@ -221,7 +221,7 @@ static hp_status reduce_chunk(hpi_run *run, uint64_t first, uint64_t count) {
 /* An owner's slice, which may be a block longer than a fair share, must fit as results too. */
 uint64_t hpi_wire_step(const hpi_run *run) {
     const uint64_t cell_bytes = run->state->cell_bytes;
-    const uint64_t results = cell_bytes / run->out_size / HPI_WIRE_BLOCK * HPI_WIRE_BLOCK;
+    const uint64_t results = cell_bytes / run->out_size / HPI_FP8_BLOCK * HPI_FP8_BLOCK;
     return hpi_min(elements_in(run, cell_bytes), (uint64_t)run->n * results);
 }
 

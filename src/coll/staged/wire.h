@@ -13,8 +13,6 @@
 #include "../kernels/kernels.h"
 #include <hyperparallel/coll.h>
 
-enum { HPI_WIRE_BLOCK = HPI_FP8_BLOCK };
-
 /* Bytes of `count` encoded elements. A wire is never DEFAULT or FULL here and below. */
 uint64_t hpi_wire_bytes(hp_wire wire, uint64_t count);
 /* in: [count] of fp32, fp16 or bf16, each rounded once, to nearest even. */

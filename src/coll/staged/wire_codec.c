@@ -9,7 +9,7 @@
 #include "../kernels/scale.h"
 #include "wire.h"
 
-enum { BLOCK = HPI_WIRE_BLOCK, SCALE_BYTES = sizeof(float), FP8_BLOCK = SCALE_BYTES + BLOCK };
+enum { BLOCK = HPI_FP8_BLOCK, SCALE_BYTES = sizeof(float), FP8_BLOCK = SCALE_BYTES + BLOCK };
 
 uint64_t hpi_wire_bytes(hp_wire wire, uint64_t count) {
     if (wire == HP_WIRE_FP16 || wire == HP_WIRE_BF16)
