@@ -153,7 +153,7 @@ HP_MUST_CHECK hp_status hp_reduce_scatter(hp_group *group, const void *in, void 
 HP_MUST_CHECK hp_status hp_all_reduce(hp_group *group, const void *in, void *out, uint64_t count,
                                       hp_dtype dtype, hp_reduce op);
 
-/* data of rank root, on every rank. data: [count]. Below 1 MiB (2 MiB where ranks share cores) the
+/* data of rank root, on every rank. data: [count]. Below 16 MiB (2 MiB where ranks share cores) the
  * root returns when it has passed the data on, maybe before the others have come: a disagreement or
  * an end that it did not see is an error of a later call. A root is at most 32 calls ahead. Those
  * of more than 32 bytes take 2 MiB of the root's symmetric memory, once for each group that it is a
