@@ -64,6 +64,12 @@ for mpi in openmpi mpich; do
     HYPER_PARALLEL_TRANSPORT_THREADS=one works $mpi 2 about 0 0 random 4 40 order 80 0 sizes 0 0 \
         cancel 0 0 threads 3 0
     grep -q "calls of one thread" "$out/said" || fail "expected calls of one thread"
+    echo "== $mpi: a program that starts MPI itself"
+    start $mpi 2 "$build/tests/cluster/own_mpi.$mpi" multiple >"$out/said" 2>&1 ||
+        fail "own_mpi: expected exit status 0"
+    grep -qF "MPI_Finalize was called; an MPI starts once" "$out/said" || fail "expected no second start"
+    says "the program started MPI for calls of one thread alone" \
+        start $mpi 2 "$build/tests/cluster/own_mpi.$mpi" single
     HYPER_PARALLEL_PLUGINS=$out says "libhyperparallel-mpi-$mpi.so is not in $out" \
         start $mpi 2 "$probe" about 0 0
 done
