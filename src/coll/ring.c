@@ -69,13 +69,22 @@ enum { LINE = 64, LEAST_PAST_BYTES = 512 };
 enum { LEAST_SAMPLE_BYTES = 2 << 10, SAMPLE_BYTES = 16 << 10, FILLS_PER_SAMPLE = 32 };
 enum { FAR_LINE_NS = 14 };
 
-/* A line that was stored past the caches is its reader's alone, and comes back fast: slow to store
- * are those alone that were stored through the caches before. So while readers seem far, the begin
- * of the ring always is. */
-static bool is_sample_due(hpi_distance *d, const void *to) {
+/* Of a piece, the bytes that go through the caches and are timed. A line that was stored past them
+ * is its reader's alone, and comes back fast: slow to store are those alone that were stored
+ * through the caches before. So while peers seem afar, the begin of the ring always is. */
+static uint64_t sample_of(hpi_distance *d, const void *to, uint64_t bytes) {
     if (hpi_is_afar(d) && d->begin)
-        return to == d->begin;
-    return d->n_fills++ % FILLS_PER_SAMPLE == 0 || !hpi_is_sure(d);
+        return to == d->begin ? hpi_min(bytes, LEAST_SAMPLE_BYTES) : 0;
+    const bool is_due = d->n_fills++ % FILLS_PER_SAMPLE == 0 || !hpi_is_sure(d);
+    return is_due && bytes >= LEAST_SAMPLE_BYTES ? hpi_min(bytes, SAMPLE_BYTES) : 0;
+}
+
+static void judge(hpi_distance *d, const void *to, uint64_t bytes, uint64_t ns) {
+    const bool says_something = !hpi_is_afar(d) || !d->begin || d->is_begin_cached;
+    if (to == d->begin)
+        d->is_begin_cached = bytes >= LEAST_SAMPLE_BYTES;
+    if (bytes >= LEAST_SAMPLE_BYTES && says_something)
+        hpi_note_sample(d, ns > bytes / LINE * FAR_LINE_NS);
 }
 
 /* What takes time is to take the lines from their readers: the source is in the nearest cache. */
@@ -85,19 +94,17 @@ static void fill_timed(hpi_distance *d, void *to, const void *from, uint64_t byt
         (void)line[at];
     const uint64_t began_ns = hpi_now_ns();
     memcpy(to, from, bytes);
-    hpi_note_sample(d, hpi_now_ns() - began_ns > bytes / LINE * FAR_LINE_NS);
+    judge(d, to, bytes, hpi_now_ns() - began_ns);
 }
 
 void hpi_ring_fill(hpi_distance *d, void *to, const void *from, uint64_t bytes) {
     unsigned char *t = to;
     const unsigned char *f = from;
-    uint64_t timed = 0;
     if (bytes == 0) /* and no source */
         return;
-    if (bytes >= LEAST_SAMPLE_BYTES && is_sample_due(d, to)) {
-        timed = hpi_min(bytes, SAMPLE_BYTES);
+    const uint64_t timed = sample_of(d, to, bytes);
+    if (timed > 0)
         fill_timed(d, t, f, timed);
-    }
     if (hpi_is_afar(d) && bytes - timed >= LEAST_PAST_BYTES)
         hpi_copy_past(t + timed, f + timed, bytes - timed);
     else
