@@ -36,6 +36,7 @@ typedef struct hp_symm_stats {
     uint64_t peak_bytes;      /* the most there ever was */
     uint64_t free_bytes;      /* of the reservation */
     uint64_t n_allocations;   /* alive */
+    uint64_t message_bytes;   /* of allocated_bytes: what collectives and messages have taken */
 } hp_symm_stats;
 
 /* Take `bytes` on every member of `group` (NULL: the world), zeroed, aligned to `alignment` (a

@@ -54,6 +54,8 @@ hp_status hpi_symm_take(hp_world *world, uint64_t bytes, uint64_t *out_offset) {
     pthread_mutex_lock(&s->lock);
     if (status < 0)
         hpi_heap_give(&s->heap, offset, bytes);
+    else
+        s->own_bytes += hpi_heap_room(bytes);
     s->peak_bytes = hpi_max(s->peak_bytes, s->heap.used_bytes + s->spanning_bytes);
     pthread_mutex_unlock(&s->lock);
     if (status == HP_OK)
@@ -67,5 +69,6 @@ void hpi_symm_give(hp_world *world, uint64_t offset, uint64_t bytes) {
     if (s->is_poisoning)
         memset(s->segment + offset, 0xdb, bytes);
     hpi_heap_give(&s->heap, offset, bytes);
+    s->own_bytes -= hpi_heap_room(bytes);
     pthread_mutex_unlock(&s->lock);
 }

@@ -70,7 +70,8 @@ hp_status hp_symm_stats_get(const hp_world *world, hp_symm_stats *out_stats) {
         stats = (hp_symm_stats){.allocated_bytes = s->heap.used_bytes + s->spanning_bytes,
                                 .peak_bytes = s->peak_bytes,
                                 .free_bytes = s->heap.size_bytes - s->heap.used_bytes,
-                                .n_allocations = s->n_allocations};
+                                .n_allocations = s->n_allocations,
+                                .message_bytes = s->own_bytes};
         pthread_mutex_unlock(&s->lock);
     } else {
         (void)hpi_world_segment(world, hp_world_rank(world), &stats.free_bytes);

@@ -20,6 +20,7 @@ typedef struct hpi_symm_state {
     uint64_t n_keys;          /* keys this rank has given out as first of a group */
     uint64_t committed_bytes; /* [0, committed) of the segment cannot fault any more */
     uint64_t spanning_bytes;  /* this rank's part of all spanning blocks */
+    uint64_t own_bytes;       /* of the heap, what this rank took without the others */
     uint64_t peak_bytes, n_allocations;
     bool is_poisoning;
 } hpi_symm_state;

@@ -330,6 +330,8 @@ static void cells_body(hp_world *world, void *argument) {
     RANK_OK(hp_all_reduce(group, in, out, 100, HP_FP32, HP_SUM));
     RANK_OK(hp_symm_stats_get(world, &during));
     RANK_CHECK(during.allocated_bytes > before.allocated_bytes);
+    RANK_CHECK(during.allocated_bytes - before.allocated_bytes ==
+               during.message_bytes - before.message_bytes);
     const uint64_t n_allocs = hpi_alloc_count();
     for (int i = 0; i < 100; i++)
         RANK_OK(hp_all_gather(group, in, out, 20, HP_FP32));

@@ -242,7 +242,7 @@ static void zeroed_body(hp_world *world, void *argument) {
         memset(base, 0xff, bytes);
         RANK_OK(hp_symm_stats_get(world, &after));
         RANK_CHECK(after.allocated_bytes == hpi_heap_room(bytes) && after.n_allocations == 1);
-        RANK_CHECK(after.peak_bytes == after.allocated_bytes);
+        RANK_CHECK(after.peak_bytes == after.allocated_bytes && after.message_bytes == 0);
         RANK_CHECK(after.free_bytes == before.free_bytes - after.allocated_bytes);
         RANK_OK(hp_symm_free(memory));
     }
