@@ -51,6 +51,11 @@ verify() {
 check() {
     local model=$1 name mutants mutant memory wanted text
     name=$(basename "$model" .pml)
+    mutants=$(sed -nE 's/^ \*  +([0-9]+) (tso|weak) +(holds|fails) +(.*)/\1 \2 \3 \4/p' "$model")
+    if [ -z "$mutants" ]; then
+        echo "failed $name: expected mutants in its head comment, there are none"
+        return
+    fi
     mkdir -p "$build/$name"
     cp tests/protocol/*.inc "$model" "$build/$name"
     if ! (cd "$build/$name" && spin -a "$name.pml" && ${CC:-cc} -O1 -w -DSAFETY -DCOLLAPSE \
@@ -60,10 +65,8 @@ check() {
         return
     fi
     verify "$name" 0 weak holds "as it is"
-    mutants=$(sed -nE 's/^ \*  +([0-9]+) (tso|weak) +(holds|fails) +(.*)/\1 \2 \3 \4/p' "$model")
-    [ -n "$mutants" ] || echo "failed $name: expected mutants in its head comment, there are none"
     while read -r mutant memory wanted text; do
-        [ -z "$mutant" ] || verify "$name" "$mutant" "$memory" "$wanted" "$text"
+        verify "$name" "$mutant" "$memory" "$wanted" "$text"
     done <<<"$mutants"
 }
 

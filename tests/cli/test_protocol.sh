@@ -15,15 +15,15 @@ trap 'rm -rf "$out"' EXIT
 
 tools/spin.sh "$build"
 
-# refused NAME SED-EXPRESSION: the model enter, damaged so, is not taken.
+# refused NAME SED-EXPRESSION: the model ahead, damaged so, is not taken.
 refused() {
-    sed -E "$2" tests/protocol/enter.pml >"$out/$1.pml"
+    sed -E "$2" tests/protocol/ahead.pml >"$out/$1.pml"
     if tools/spin.sh "$out" "$out/$1.pml" >"$out/said"; then
         echo "$1: expected that it is refused"
         cat "$out/said"
         exit 1
     fi
 }
-refused wrong 's/^#define SET.*/#define SET(rank, k) (3 * (rank) + 1)/'
+refused wrong 's/^#define N_ENTRIES.*/#define N_ENTRIES 1/'
 refused harmless 's/^( \*   1 weak )holds/\1fails/'
 refused empty '/^ \*   [0-9]/d'

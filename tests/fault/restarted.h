@@ -182,16 +182,19 @@ static inline void sleep_ns(uint64_t ns) {
     nanosleep(&(struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)}, NULL);
 }
 
-/* In the middle of a save, if it is not over before; else in the next one. */
+/* In the middle of a save, if it is not over before; else in the next one that begins. */
 static inline void *kill_in_save(void *argument) {
     const attempt *a = argument;
     int saves = (int)a->cut_save;
-    do {
+    for (;; saves = n_saves_begun) {
         while (n_saves_begun <= saves)
             sched_yield();
+        saves = n_saves_begun;
         const uint64_t save_ns = a->told->save_ns ? a->told->save_ns : 1000000;
         sleep_ns((uint64_t)(a->share * (double)save_ns));
-    } while (n_saves_done > saves++);
+        if (n_saves_done < saves)
+            break;
+    }
     a->told->n_killed_in_save++;
     raise(SIGKILL);
     return NULL;

@@ -91,8 +91,8 @@ init {
     byte who;
     choose_mutant();
     if
+    :: odd = 2 /* first: most mutants are found there */
     :: odd = 0
-    :: odd = 2
     fi;
     atomic {
         for (who : 0 .. N_RANKS - 1) {
