@@ -126,6 +126,15 @@ static const hpi_algorithm *first_row(const hpi_run *run) {
     return NULL;
 }
 
+bool hpi_has_row_afar(const hpi_run *run) {
+    for (int i = run->state->first_row[run->what]; i < hpi_n_algorithms; i++) {
+        const hpi_algorithm *a = &hpi_algorithms[i];
+        if (a->what == run->what && a->needs == HPI_NEEDS_AFAR)
+            return is_in_range(run, a);
+    }
+    return false;
+}
+
 /* The row of a broadcast for which nobody meets. */
 static const hpi_algorithm *unmet_row(const hpi_run *run) {
     const hpi_algorithm *a = run->what == HP_BROADCAST && !run->is_empty ? first_row(run) : NULL;

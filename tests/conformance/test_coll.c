@@ -289,6 +289,40 @@ static void copies_differ_body(hp_world *world, void *argument) {
     RANK_OK(hp_symm_free(memory));
 }
 
+/* ---- without room for a ring ---- */
+
+enum { HEAP_BYTES = 3 << 20, GATHERED = 100 * 1024, LEFT_BYTES = 256 << 10 };
+
+/* What goes through cells for its speed alone goes without, where some ranks, or all, have no room
+ * for them. */
+static void no_room_body(hp_world *world, void *argument) {
+    hp_group *group = hp_world_group(world), *alone = NULL;
+    const int rank = hp_group_rank(group), n = hp_group_size(group), n_full = *(int *)argument;
+    hp_symm memory, rest;
+    void *base = NULL;
+    RANK_OK(hp_symm_alloc(world, group, (uint64_t)(n + 1) * GATHERED * sizeof(int), 0, &memory));
+    RANK_OK(hp_symm_pointer(memory, rank, group, &base));
+    RANK_OK(hp_group_create(world, &rank, 1, &alone));
+    if (rank < n_full)
+        RANK_OK(hp_symm_alloc(world, alone,
+                              HEAP_BYTES - LEFT_BYTES - (uint64_t)(n + 1) * GATHERED * sizeof(int),
+                              0, &rest));
+    RANK_OK(hp_barrier(group));
+    hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
+    s->distance.n_slow = HPI_SLOW_FOR_SURE;
+    int *in = base, *out = in + GATHERED;
+    for (int k = 0; k < GATHERED; k++)
+        in[k] = rank * 7 + k;
+    RANK_OK(hp_all_gather(group, in, out, GATHERED, HP_INT32));
+    RANK_CHECK(!strcmp(hpi_coll_last(group), n_full ? "pull" : "cells"));
+    for (int k = 0; k < n * GATHERED; k++)
+        RANK_CHECK(out[k] == k / GATHERED * 7 + k % GATHERED);
+    if (rank < n_full)
+        RANK_OK(hp_symm_free(rest));
+    hp_group_destroy(alone);
+    RANK_OK(hp_symm_free(memory));
+}
+
 /* ---- life and death ---- */
 
 /* A rank that dies is named by all the others, and the group stays failed. */
@@ -477,6 +511,13 @@ static void test_copies_differ(void **state) {
         ranks_run(n, RANKS_THREADS, copies_differ_body, NULL);
 }
 
+static void test_no_room(void **state) {
+    (void)state;
+    assert_int_equal(setenv("SYMMETRIC_MEMORY_HEAP_SIZE", "3M", 1), 0);
+    for (int n_full = 0; n_full < 3; n_full++)
+        ranks_run(2, RANKS_THREADS, no_room_body, &n_full);
+    unsetenv("SYMMETRIC_MEMORY_HEAP_SIZE");
+}
 static void test_death(void **state) {
     (void)state;
     ranks_run(3, RANKS_THREADS, death_body, NULL);
@@ -495,6 +536,7 @@ int main(void) {
         cmocka_unit_test(test_cells),
         cmocka_unit_test(test_places_differ),
         cmocka_unit_test(test_copies_differ),
+        cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_death),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

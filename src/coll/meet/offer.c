@@ -96,6 +96,12 @@ static const uint64_t *offer_words(const hpi_run *run) {
     return row;
 }
 
+/* Who goes through cells for that alone has a ring, or gets one: it is not worth a failure. */
+static bool is_afar(hpi_run *run, const hpi_entered *mine) {
+    return mine->in.key && !run->is_carried && !run->c.tag && hpi_is_afar(&run->state->distance) &&
+           hpi_has_row_afar(run) && hpi_ring_open(run) == HP_OK;
+}
+
 const uint64_t *hpi_offer(hpi_run *run, uint64_t room[HPI_SMALL_WORDS]) {
     hpi_entered *mine = &run->state->entered[run->rank];
     if (run->is_small)
@@ -108,8 +114,7 @@ const uint64_t *hpi_offer(hpi_run *run, uint64_t room[HPI_SMALL_WORDS]) {
     if (!run->is_carried && run->may_be_carried &&
         hpi_is_worth_carrying(run, is_in_symmetric_memory(run, mine)))
         run->is_carried = carry(run, mine);
-    run->are_afar =
-        mine->in.key && !run->is_carried && !run->c.tag && hpi_is_afar(&run->state->distance);
+    run->are_afar = is_afar(run, mine);
     room[0] = mine->in.key;
     room[1] = mine->in.offset | (run->are_afar ? HPI_IS_AFAR : 0);
     room[2] = mine->out.key;
