@@ -214,6 +214,28 @@ static void mismatch_body(hp_world *world, void *argument) {
     }
 }
 
+/* Rank 0 begins a broadcast, for which nobody meets, and comes to its barrier before the other
+ * looks for it at its own: that is one too many. */
+static void barrier_ahead_body(hp_world *world, void *argument) {
+    hp_group *group = NULL;
+    float data = 1;
+    (void)argument;
+    RANK_OK(hp_group_duplicate(hp_world_group(world), &group));
+    RANK_OK(hp_barrier(group));
+    if (hp_world_rank(world) == 0) {
+        RANK_OK(hp_broadcast(group, &data, 1, HP_FP32, 0));
+        RANK_FAILS(hp_barrier(group), HP_ERR_MISMATCH);
+    } else {
+        RANK_OK(hpi_said_wait(group, 0, 3, "test"));
+        RANK_FAILS(hp_barrier(group), HP_ERR_MISMATCH);
+    }
+    RANK_CHECK(strstr(hp_last_error(), "as collective 2: "));
+    RANK_CHECK(strstr(hp_last_error(), "made barrier") &&
+               strstr(hp_last_error(), "made broadcast"));
+    RANK_OK(hp_barrier(hp_world_group(world)));
+    hp_group_destroy(group);
+}
+
 /* ---- arguments ---- */
 
 static void arguments_body(hp_world *world, void *argument) {
@@ -446,6 +468,10 @@ static void test_every_field_that_differs(void **state) {
     for (int odd_one = 0; odd_one < 4; odd_one += 3)
         ranks_run(4, RANKS_THREADS, mismatch_body, &odd_one);
 }
+static void test_a_barrier_after_a_call_that_others_do_not_make(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, barrier_ahead_body, NULL);
+}
 static void test_as_processes(void **state) {
     int odd_one = 1;
     (void)state;
@@ -508,6 +534,7 @@ static void test_a_root_that_gives_up(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_field_that_differs),
+        cmocka_unit_test(test_a_barrier_after_a_call_that_others_do_not_make),
         cmocka_unit_test(test_as_processes),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(N13_counts_past_2_to_31),

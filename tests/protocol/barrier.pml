@@ -3,10 +3,11 @@
  * barrier.pml - the line of src/coll/meet/barrier.c, at which ranks wait instead of at the entries.
  *
  * Models hpi_barrier_meet: the entry (number and words are one word here, and enter.pml has them
- * apart), the line (the hash of all calls so far, then the number). A peer has come when its line
- * has a later number than ours, or our number and our hash; or, for who does not wait at the line
- * any longer, when its entry has come, whose hash is then compared. The hash after barrier k is k;
- * rank 0 may make another call before barrier `odd`, and its hash differs from there on: then no
+ * apart), the line (the hashes of all calls up to the last number and up to this one, then the
+ * number). A peer has come when its line has our number and our hash, or the next number and our
+ * hash before it; or, for who does not wait at the line any longer, when its entry has come, whose
+ * hash is then compared. The hash after barrier k is k; rank 0 may make another call before barrier
+ * `odd`, or one for which it meets nobody instead of it, and its hash differs from there on: then no
  * rank may leave that barrier. Behind a barrier lies what all wrote before it.
  *
  * Mutants, with the memory that they need and what must come out:
@@ -14,27 +15,31 @@
  *   2 tso  fails  a number is enough, whatever the hash
  *   3 tso  fails  the number before ours is enough
  *   4 tso  fails  a rank waits for its next peer alone
+ *   5 tso  fails  a later number is enough, whatever the hash before it
  */
 #ifndef N_RANKS
 #define N_RANKS 3
 #endif
 #define N_ROUNDS 2
-#define LINE(rank) (5 * (rank))
-#define HASH(rank) (5 * (rank) + 1)
-#define DATA(rank) (5 * (rank) + 2)
-#define ENTRY(rank, k) (5 * (rank) + 3 + (k) % 2)
-#define N_WORDS (5 * N_RANKS)
+#define LINE(rank) (6 * (rank))
+#define HASH(rank) (6 * (rank) + 1)
+#define DATA(rank) (6 * (rank) + 2)
+#define ENTRY(rank, k) (6 * (rank) + 3 + (k) % 2)
+#define LAST(rank) (6 * (rank) + 5)
+#define N_WORDS (6 * N_RANKS)
 #define N_WRITERS N_RANKS
-#define N_BUFFERED 4
+#define N_BUFFERED 5
 #include "memory.inc"
 
 #define OTHER 8 /* what the hash is more, of who has made another call */
 
 byte odd; /* 0: all make the same calls */
+bit skips; /* rank 0 meets nobody at `odd` */
 bit has_failed; /* what the STATE line says */
 
 inline say(k) {
     store(rank, DATA(rank), k);
+    store(rank, LAST(rank), last);
     store(rank, HASH(rank), mine);
     if
     :: mutant == 1 -> store(rank, LINE(rank), k)
@@ -51,9 +56,10 @@ inline listen(k) {
         d_step {
             number = load(LINE(peer)) + (mutant == 3)
         };
-        heard = load(HASH(peer));
+        heard = load((number > k -> LAST(peer) : HASH(peer)));
         if
-        :: number > k || heard == mine || mutant == 2 || mutant == 3 -> break
+        :: heard == mine || mutant == 2 || mutant == 3 -> break
+        :: number > k && mutant == 5 -> break
         :: else /* it may already be that of the next number: look again, or at the entry */
         fi
     :: load(ENTRY(peer, k)) % OTHER == k ->
@@ -65,9 +71,16 @@ inline listen(k) {
 }
 
 proctype member(byte rank) {
-    byte k, i, peer, heard, number, mine;
+    byte k, i, peer, heard, number, mine, last;
     for (k : 1 .. N_ROUNDS) {
+        last = mine;
         mine = k + (rank == 0 && odd && k >= odd -> OTHER : 0);
+        if
+        :: rank == 0 && skips && k == odd ->
+            store_release(rank, ENTRY(rank, k), mine);
+            goto next
+        :: else
+        fi;
         say(k);
         for (i : 1 .. N_RANKS - 1) {
             peer = (rank + i) % N_RANKS;
@@ -81,7 +94,9 @@ proctype member(byte rank) {
             fi;
             assert(load(DATA(peer)) >= k || mutant == 4)
         }
-        assert(!odd || k < odd)
+        assert(!odd || k < odd);
+next:
+        skip
     }
 over:
     skip
@@ -93,6 +108,7 @@ init {
     if
     :: odd = 2 /* first: most mutants are found there */
     :: odd = 0
+    :: odd = 1; skips = 1
     fi;
     atomic {
         for (who : 0 .. N_RANKS - 1) {
@@ -100,7 +116,7 @@ init {
             run drain(who);
             if
             :: is_weak -> run overtake(who, LINE(who)); run overtake(who, HASH(who));
-                run overtake(who, DATA(who))
+                run overtake(who, DATA(who)); run overtake(who, LAST(who))
             :: else
             fi
         }
