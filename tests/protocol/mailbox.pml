@@ -34,6 +34,7 @@
  *  13 weak fails  send_shared: relaxed, and helped overtakes what the sender has copied
  *  14 tso  fails  the receiver does not wait for the sender's part
  *  15 tso  fails  await_room: a run is written before the one that lay there was taken
+ *  16 weak fails  come: relaxed, and it overtakes the place that the sender copies to
  */
 #define N_MESSAGES 4
 #define N_CELLS 2
@@ -42,13 +43,14 @@
 #define WANTED 1
 #define UNREADABLE 2
 #define CAME_TO 3
-#define SOURCE 4
-#define COPIED 5 /* by the sender, into the receiver's memory */
-#define HELPED 6
-#define RUN 7
-#define CELL(n) (8 + (n) % N_CELLS) /* of the cell after n others */
-#define NUMBER(n) (8 + N_CELLS + (n) % N_CELLS)
-#define N_WORDS (8 + 2 * N_CELLS)
+#define PLACE 4 /* of the receiver's memory: the message that it is for */
+#define SOURCE 5
+#define COPIED 6 /* by the sender, into the receiver's memory */
+#define HELPED 7
+#define RUN 8
+#define CELL(n) (9 + (n) % N_CELLS) /* of the cell after n others */
+#define NUMBER(n) (9 + N_CELLS + (n) % N_CELLS)
+#define N_WORDS (9 + 2 * N_CELLS)
 #define N_WRITERS 2
 #define N_BUFFERED 3
 #define SENDER 0
@@ -66,6 +68,7 @@ inline publish(who, word, value) {
     if
     :: mutant == 2 && who == SENDER && word != HELPED -> store(who, word, value)
     :: mutant == 13 && word == HELPED -> store(who, word, value)
+    :: mutant == 16 && word == CAME_TO && value != REFUSED -> store(who, word, value)
     :: mutant == 5 && value == REFUSED -> store(who, word, value)
     :: mutant == 11 && who == RECEIVER && is_copied -> store(who, word, value)
     :: mutant == 1 || (who == SENDER && mutant != 2) -> store_release(who, word, value)
@@ -106,6 +109,7 @@ inline help() {
     if
     :: is_over -> goto ended
     :: !is_over && load(CAME_TO) != REFUSED ->
+        assert(load(PLACE) == message);
         store(SENDER, COPIED, message);
         publish(SENDER, HELPED, n)
     :: else
@@ -192,6 +196,11 @@ inline take(is_awaited) {
     fi
 }
 
+inline come() {
+    store(RECEIVER, PLACE, message);
+    publish(RECEIVER, CAME_TO, n + 1)
+}
+
 proctype receiver() {
     byte message, n, piece, seen, answer, said;
     bool is_over, is_copied;
@@ -210,7 +219,7 @@ proctype receiver() {
                 publish(RECEIVER, TAKEN, answer);
                 goto ended
             :: is_placed(message) ->
-                publish(RECEIVER, CAME_TO, n + 1);
+                come();
                 assert(load(SOURCE) == message);
                 if
                 :: mutant != 14 -> await(SENDER, HELPED, n + 1)
@@ -222,7 +231,7 @@ proctype receiver() {
                 fi;
                 take(true)
             :: is_placed(message) -> /* the kernel did not let it */
-                publish(RECEIVER, CAME_TO, n + 1);
+                come();
                 store(RECEIVER, UNREADABLE, 1);
                 is_copied = true;
                 take(true);
@@ -249,6 +258,7 @@ init {
             run overtake(RECEIVER, WANTED);
             run overtake(RECEIVER, UNREADABLE);
             run overtake(RECEIVER, CAME_TO);
+            run overtake(RECEIVER, PLACE);
             for (word : SOURCE .. N_WORDS - 1) {
                 run overtake(SENDER, word)
             }
