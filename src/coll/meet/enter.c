@@ -91,11 +91,9 @@ hp_status hpi_words_hear(hpi_run *run, int peer, uint64_t out_payload[HPI_SMALL_
     uint64_t difference = 0;
     for (int i = 0; i < HPI_WORD_PLACES; i++)
         difference |= mine[i] ^ word_load(&entry->words[i]);
-    if (!HPI_LIKELY(difference == 0))
-        return hpi_words_differ(run, peer, entry);
     for (int i = 0; i < HPI_SMALL_WORDS; i++)
         out_payload[i] = word_load(&entry->words[HPI_WORD_PLACES + i]);
-    return HP_OK;
+    return HPI_LIKELY(difference == 0) ? HP_OK : hpi_words_differ(run, peer, entry);
 }
 
 /* Where a peer's input would begin, of which this rank's part was carried: the peer's own was not,
