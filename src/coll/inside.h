@@ -115,6 +115,7 @@ typedef struct hpi_coll_state {
     const hpi_algorithm *last;                  /* that ran */
     hpi_kept *kept;                             /* [HPI_LAST_COLLECTIVE + 1] */
     uint64_t copied_bytes;                      /* by it, of this rank's input to its output */
+    uint64_t twice_bytes;                       /* by it, loaded once and stored twice */
     bool is_last_pushed;                        /* by it owners stored results into every output */
     bool are_lines_dear;                        /* that a peer has read: see handback.c */
     hpi_distance distance;                      /* of peers */
@@ -178,6 +179,7 @@ struct hpi_run {
     bool may_be_carried;          /* ... or may be copied for all to read, by the call alone */
     bool must_be_carried;         /* ... or is, wherever it lies: then nobody looks where */
     bool is_carried;              /* ... and was; after the meeting: on every rank */
+    bool has_own;                 /* ... and this rank's part of the output is there already */
     bool are_afar;                /* by what all have found of each other: ring.c, handback.c */
     bool inputs_placed, outputs_placed;
     bool is_apart;    /* of an all-reduce: the output has the type of the input, and is another
@@ -374,6 +376,9 @@ unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes);
 /* Fill (a part of) a piece or a pocket, in the way that suits where its readers are; now and then
  * the stores are timed. */
 void hpi_ring_fill(hpi_distance *distance, void *to, const void *from, uint64_t bytes);
+/* The same, and a copy to this rank's own output, where that costs less at once: true. */
+bool hpi_ring_fill_twice(hpi_distance *distance, void *to, void *own, const void *from,
+                         uint64_t bytes);
 /* Copy a piece of a peer's out of its caches. */
 void hpi_ring_read(void *out, const void *in, uint64_t bytes);
 /* This rank alone reads these bytes of a peer's piece, and has done so: see ring.c. */

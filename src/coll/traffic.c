@@ -19,7 +19,8 @@ typedef struct operands {
     uint64_t slice, sums; /* of an all-reduce, what this rank sums, of one input; the result */
     uint64_t in_coded, out_coded; /* as they travel in low precision */
     uint64_t slice_coded;
-    uint64_t n; /* ranks */
+    uint64_t twice; /* loaded once, stored twice */
+    uint64_t n;     /* ranks */
 } operands;
 
 /* Elements of an operand that is cut into parts of any size. */
@@ -117,7 +118,7 @@ static void of_words(const hpi_run *run, const operands *o, hp_coll_traffic *t) 
 #define ROWS                                                                                       \
     X(ALL_GATHER, pull, out - keep, out - keep)                                                    \
     X(ALL_GATHER, direct, out - keep, out - keep)                                                  \
-    X(ALL_GATHER, one_shot, in + out - keep, in + out - keep)                                      \
+    X(ALL_GATHER, one_shot, in + out - keep - twice, in + out - keep)                              \
     X(ALL_GATHER, cells, in + out - keep, in + out - keep)                                         \
     X(ALL_GATHER, staged, in + out - keep, in + out - keep)                                        \
     X(ALL_GATHER_V, pull, out - keep, out - keep)                                                  \
@@ -170,7 +171,7 @@ static void of_all_reduce_wire(const hpi_run *run, const operands *o, hp_coll_tr
 
 static bool of_row(const hpi_algorithm *algorithm, const operands *o, hp_coll_traffic *t) {
     const uint64_t in = o->in, out = o->out, keep = o->keep, own = o->own, slice = o->slice;
-    const uint64_t sums = o->sums, copied = o->copied, share = o->share;
+    const uint64_t sums = o->sums, copied = o->copied, share = o->share, twice = o->twice;
     const uint64_t in_coded = o->in_coded, out_coded = o->out_coded, n = o->n;
 #define X(collective, row, read, written) {HP_##collective, #row, read, written},
     const struct {
@@ -199,10 +200,10 @@ bool hpi_traffic_of(const hpi_run *run, hp_coll_traffic *out_traffic) {
     }
     if (run->wire != HP_WIRE_FULL)
         code(run, &o);
-    if (run->what == HP_ALL_REDUCE) {
-        o.copied = run->state->copied_bytes;
+    o.copied = run->state->copied_bytes;
+    o.twice = run->state->twice_bytes;
+    if (run->what == HP_ALL_REDUCE)
         cut(run, &o);
-    }
     if (run->what == HP_ALL_REDUCE && algorithm->needs == HPI_NEEDS_WIRE) {
         of_all_reduce_wire(run, &o, out_traffic);
         return true;

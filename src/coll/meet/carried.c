@@ -82,7 +82,8 @@ hp_status hpi_gather_carried(hpi_run *run) {
     unsigned char *out = run->c.out;
     for (uint64_t b = 0; b < run->c.blocks; b++)
         for (int i = 0; i < run->n; i++, out += part)
-            copy_unless_there(out, run->state->in[i] + b * part, part);
+            if (i != run->rank || !run->has_own)
+                copy_unless_there(out, run->state->in[i] + b * part, part);
     keep_all(run);
     return HP_OK;
 }

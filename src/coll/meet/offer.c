@@ -66,11 +66,19 @@ static unsigned char *room_for(hpi_run *run) {
     return hpi_ring_open(run) == HP_OK ? hpi_ring_take(run, bytes) : NULL;
 }
 
-/* No peer reads this rank's own part: the parts after it follow those before it. */
+/* No peer reads this rank's own part: the parts after it follow those before it. A gather may put
+ * its part of the output there as well. */
 static void fill(hpi_run *run, unsigned char *room) {
     const unsigned char *in = run->c.in;
     const uint64_t own = run->carried_own_bytes, begin = (uint64_t)run->rank * own;
     const uint64_t end = begin + own;
+    run->state->twice_bytes = 0;
+    if (run->what == HP_ALL_GATHER && run->c.blocks == 1 && !run->is_in_place) {
+        unsigned char *out = (unsigned char *)run->c.out + (uint64_t)run->rank * run->in_bytes;
+        run->has_own = hpi_ring_fill_twice(&run->state->distance, room, out, in, run->in_bytes);
+        run->state->twice_bytes = run->has_own ? run->in_bytes : 0;
+        return;
+    }
     if (begin > 0)
         hpi_ring_fill(&run->state->distance, room, in, begin);
     if (end < run->in_bytes)
