@@ -55,24 +55,27 @@ static void a_way_has_one_thread_at_a_time(void **state) {
 }
 
 /* Rank 0 leaves the group with rank 1, which has read its message and says nothing more, and takes
- * the ring for the group with rank 2. */
+ * the ring for the group with rank 2. That a short message was read is said with later ones, so
+ * these are long. */
 static void ring_body(hp_world *world, void *argument) {
     const int rank = hp_world_rank(world);
     atomic_bool *is_taken =
         argument; /* relaxed: it orders nothing, nor does a wait in the library */
     hp_group *group[2] = {NULL, NULL};
-    int32_t value = 0;
+    enum { COUNT = 32 * 1024 };
+    int32_t values[COUNT] = {0};
     for (int i = 0; i < 2; i++)
         if (rank == 0 || rank == i + 1)
             RANK_OK(hp_group_create(world, (int[]){0, i + 1}, 2, &group[i]));
     for (int i = 0; i < 2; i++)
         if (rank == 0) {
-            RANK_OK(hp_send(group[i], &(int32_t){7 + i}, 1, HP_INT32, 1));
+            values[COUNT - 1] = 7 + i;
+            RANK_OK(hp_send(group[i], values, COUNT, HP_INT32, 1));
             hpi_sleep_ns(20000000); /* nothing that orders: it has been read by now */
             hp_group_destroy(group[i]);
         } else if (rank == i + 1) {
-            RANK_OK(hp_recv(group[i], &value, 1, HP_INT32, 0));
-            RANK_CHECK(value == 7 + i);
+            RANK_OK(hp_recv(group[i], values, COUNT, HP_INT32, 0));
+            RANK_CHECK(values[COUNT - 1] == 7 + i);
         }
     if (rank == 0)
         atomic_store_explicit(is_taken, true, memory_order_relaxed);
