@@ -28,6 +28,7 @@ unit.symm test_processes                         qemu ignores MADV_WIPEONFORK: a
 unit.queue test_after_fork                       MADV_WIPEONFORK
 unit.start test_fork                             MADV_WIPEONFORK
 fault.lives a_forked_child_is_told_by_every_call MADV_WIPEONFORK
+conformance.coll N4_as_processes                 qemu has no process_vm_readv
 unit.start test_no_memory_among_processes        gives 200 ms to a start, processes of qemu need more
 fault.hostile strangers_at_the_sockets           qemu drops descriptors, open, for which there is no room
 '
