@@ -58,6 +58,10 @@ typedef struct hpi_note {
     _Atomic uint64_t is_lone; /* 1: its process has no other thread that could act meanwhile */
 } hpi_note;
 
+/* What a rank says of its core where ranks share them: 1 + its number, and whether it has given the
+ * core to others. 0: it has said nothing yet, or has a core to itself. */
+#define HPI_CORE_IS_LEFT (UINT64_C(1) << 32)
+
 typedef struct hpi_control {
     uint64_t magic;
     uint32_t layout_version;
@@ -68,7 +72,7 @@ typedef struct hpi_control {
      * remainder by 8; who waits for nobody in particular counts in all of them. */
     _Atomic uint64_t sleepers;
     _Atomic uint64_t blamed; /* 1 + the world rank whose end failed a wait; 0 none */
-    _Atomic uint64_t core;   /* 1 + where a thread of this rank last waited; 0: it spins */
+    _Atomic uint64_t core;   /* where a thread of this rank last waited; see HPI_CORE_IS_LEFT */
     hpi_note notes[HPI_N_NOTES];
     hpi_note failure;                                      /* the last wait that failed */
     _Alignas(128) _Atomic uint64_t doing[HPI_DOING_WORDS]; /* text, when no thread waits */

@@ -4,9 +4,9 @@
  *
  * With a core for each rank: spin, soon giving way now and then to whoever wants the core all the
  * same, then yield a few times. Where ranks share cores: yield for a while, and spin a moment, at
- * first and after each yield, for a rank that was last seen on another core: so a meeting takes one
- * change of threads for each rank beside this one, no more. Then sleep on the futex word `bump` of
- * the own control block, a slice at a time. The protocol that loses no wake-up: the sleeper raises
+ * first and after each yield, for a rank that runs on another core: so a meeting takes one change
+ * of threads for each rank beside this one, no more. Then sleep on the futex word `bump` of the own
+ * control block, a slice at a time. The protocol that loses no wake-up: the sleeper raises
  * `sleepers`, reads `bump`, looks at the word, sleeps while bump has that value; the signaller
  * stores the word, then looks at `sleepers`. All of it is sequentially consistent, so either the
  * signaller sees the sleeper, or the sleeper sees the word; and if the bump comes before the sleep,
@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 enum { N_YIELDS = 8, SPINS_AT_ONCE = 64, SPINS_PER_LOOK = 256, N_GREEDY = 4 };
+enum { SPINS_WHILE_IT_RUNS = 256 }; /* it may copy meanwhile what we wait for */
 #define SPIN_NS UINT64_C(2000000)
 #define YIELD_NS UINT64_C(200000)
 #define SLICE_NS UINT64_C(50000000) /* the rule is at most 100 ms */
@@ -98,17 +99,33 @@ static bool spin(const wait_state *w) {
     return false;
 }
 
-/* Relaxed: no more than a hint. */
+/* What is said of cores is relaxed: no more than a hint. */
+static _Atomic uint64_t *own_core(hp_world *world) {
+    return &hpi_world_control(world, world->rank)->core;
+}
+
 static uint64_t say_core(hp_world *world) {
-    _Atomic uint64_t *said = &hpi_world_control(world, world->rank)->core;
     const uint64_t core = 1 + (uint64_t)sched_getcpu();
-    if (atomic_load_explicit(said, memory_order_relaxed) != core)
-        atomic_store_explicit(said, core, memory_order_relaxed);
+    if (atomic_load_explicit(own_core(world), memory_order_relaxed) != core)
+        atomic_store_explicit(own_core(world), core, memory_order_relaxed);
     return core;
 }
 
-static uint64_t core_of(const hp_world *world, int world_rank) {
+static void say_left(hp_world *world) {
+    const uint64_t core = 1 + (uint64_t)sched_getcpu();
+    atomic_store_explicit(own_core(world), core | HPI_CORE_IS_LEFT, memory_order_relaxed);
+}
+
+static uint64_t said_of(const hp_world *world, int world_rank) {
     return atomic_load_explicit(&hpi_world_control(world, world_rank)->core, memory_order_relaxed);
+}
+
+static uint64_t core_of(const hp_world *world, int world_rank) {
+    return said_of(world, world_rank) & ~HPI_CORE_IS_LEFT;
+}
+
+static bool has_left(const hp_world *world, int world_rank) {
+    return said_of(world, world_rank) & HPI_CORE_IS_LEFT;
 }
 
 bool hpi_world_is_beside(const hp_world *world, int world_rank) {
@@ -119,13 +136,20 @@ static int awaited_world_rank(const hpi_reason *r) {
     return r->group ? hp_group_world_rank(r->group, r->rank) : r->rank;
 }
 
-/* Where ranks share cores, whoever is on another one may be about to answer, and a change of
- * threads here and back takes longer than a short spin. Whoever is on this one cannot while we
- * spin. */
+/* Where ranks share cores, whoever runs on another one may be about to answer, and a change of
+ * threads here and back takes longer than a short spin. Whoever has left its core cannot answer
+ * before others there have had their turn, nor can whoever is on this one while we spin. */
 static bool comes_from_elsewhere(hp_world *world, const _Atomic uint64_t *word, hp_compare how,
                                  uint64_t value, int awaited) {
-    const uint64_t own_core = say_core(world);
-    return awaited >= 0 && core_of(world, awaited) != own_core && comes_soon(word, how, value);
+    const uint64_t core = say_core(world);
+    if (awaited < 0 || core_of(world, awaited) == core)
+        return false;
+    for (int i = 0; i < SPINS_WHILE_IT_RUNS && !has_left(world, awaited); i++) {
+        if (hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value))
+            return true;
+        hpi_relax();
+    }
+    return hpi_compare(atomic_load_explicit(word, memory_order_acquire), how, value);
 }
 
 /* A thread that never spins has one beside it that computes. */
@@ -142,7 +166,9 @@ static bool yield_a_while(const wait_state *w) {
     const int awaited = awaited_world_rank(w->reason);
     const uint64_t end_ns = hpi_min(w->begin_ns + YIELD_NS, w->deadline_ns);
     do {
+        say_left(w->world);
         sched_yield();
+        say_core(w->world);
         if (is_reached(w) || comes_from_elsewhere(w->world, w->word, w->how, w->value, awaited))
             return true;
     } while (hpi_now_ns() < end_ns);
@@ -420,5 +446,10 @@ hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compa
     w.slow_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(world->options.slow_wait_ms));
     if ((spins && spin(&w)) || (shares ? yield_a_while(&w) : yield_few(&w)))
         return HP_OK;
-    return sleep_until(&w);
+    if (shares)
+        say_left(world);
+    const hp_status status = sleep_until(&w);
+    if (shares)
+        say_core(world);
+    return status;
 }
