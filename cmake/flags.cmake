@@ -6,7 +6,11 @@
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
-set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O3 -g")
+if(HP_SANITIZE) # which look at every access: more optimisation costs the compiler twice the time
+  set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g")
+else()
+  set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O3 -g")
+endif()
 set(CMAKE_C_STANDARD 17)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF)
