@@ -4,8 +4,9 @@
  *
  * With a core for each rank: spin, soon giving way now and then to whoever wants the core all the
  * same, then yield a few times. Where ranks share cores: yield for a while, and spin a moment, at
- * first and after each yield, for a rank that runs on another core: so a meeting takes one change
- * of threads for each rank beside this one, no more. Then sleep on the futex word `bump` of the own
+ * first and after each yield, for a rank that runs on another core, until it says that it has given
+ * way: so a meeting takes one change of threads for each rank beside this one, no more. Then sleep
+ * on the futex word `bump` of the own
  * control block, a slice at a time. The protocol that loses no wake-up: the sleeper raises
  * `sleepers`, reads `bump`, looks at the word, sleeps while bump has that value; the signaller
  * stores the word, then looks at `sleepers`. All of it is sequentially consistent, so either the
