@@ -24,17 +24,23 @@ typedef struct hpi_attachment {
     void (*destroy)(void *state); /* looked at when no call runs any more */
 } hpi_attachment;
 
-typedef struct hpi_share hpi_share; /* share.c: passing descriptors between processes */
+typedef struct hpi_share hpi_share;         /* share.c: passing descriptors between processes */
+typedef struct hpi_lists hpi_lists;         /* spanning.c: which lists of members had groups */
+typedef struct hpi_heartbeat hpi_heartbeat; /* heartbeat.c: what nodes tell each other */
 
 struct hp_world {
     int rank, n_ranks;
+    int *local;         /* [n_local] the ranks of this node, rising */
+    int n_local, place; /* where this rank is among them */
+    int *node_of;       /* [n_ranks] numbers of nodes, in the order of their first ranks */
+    int n_nodes;
     hpi_options options;
     hpi_journal *journal; /* NULL until the rank is known */
     hp_hub *hub;          /* of thread ranks; NULL for processes */
     bool owns_hub;        /* a world of one has a hub for itself */
     bool can_spin;        /* each local rank has a core: the same on all of them */
     uint64_t generation;
-    hpi_segment *segments; /* [n_ranks] */
+    hpi_segment *segments; /* [n_ranks]; HPI_SEGMENT_NONE of ranks of other nodes */
     _Atomic bool *is_gone; /* [n_ranks] its process has ended */
     _Atomic bool is_launcher_gone;
     int epoll_fd;                 /* pidfds of the peers, the launcher's socket; -1 for threads */
@@ -44,6 +50,9 @@ struct hp_world {
     uint64_t life_if_dead;        /* ... and what it reads when this rank was given up */
     hp_store store;
     hpi_share *share;
+    hpi_transport *transport; /* NULL: none was opened */
+    hpi_lists *lists;
+    hpi_heartbeat *heartbeat; /* of a node's first rank, where there are several nodes */
     hp_group *group;
     hpi_attachment attached[HPI_N_SLOTS];
 };
@@ -55,6 +64,9 @@ struct hp_group {
     char name[HPI_GROUP_NAME_BYTES];
     int rank, size;
     int *world_ranks;        /* [size] */
+    hpi_nodes *nodes;        /* NULL: all members share memory */
+    hp_group *inner;         /* where they do not: those of this node, with lines of their own */
+    uint64_t tag, check;     /* ... and by what messages of this group are known */
     hpi_line **lines;        /* [size], HPI_N_LINES each, and the ring behind them */
     unsigned char **pockets; /* [size] */
     uint32_t slot;
@@ -117,6 +129,18 @@ HPI_AGAIN int hp_group_world_rank(const hp_group *group, int rank) {
 /* Id of the group in reports and error texts: "world", "shard[0..3]" ... */
 static inline const char *hpi_group_name(const hp_group *group) {
     return group->name;
+}
+/* NULL: all members share memory, and nothing asks for the transport. */
+static inline const hpi_nodes *hpi_group_nodes(const hp_group *group) {
+    return group->nodes;
+}
+/* The members on this rank's node, in the order of the group, as a group that shares memory. */
+static inline hp_group *hpi_group_inner(hp_group *group) {
+    return group->nodes ? group->inner : group;
+}
+/* A number that is the same on every member, and another one for almost every other group. */
+static inline uint64_t hpi_group_check_number(const hp_group *group) {
+    return group->check;
 }
 static inline void *hpi_group_attached(const hp_group *group, int slot) {
     return atomic_load_explicit(&group->attached[slot].state, memory_order_acquire);

@@ -138,6 +138,24 @@ void hpi_liveness_blame(hp_world *world, int world_rank);
 int hpi_liveness_origin(hp_world *world, int world_rank);
 bool hpi_liveness_has_left(const hp_world *world, int world_rank);
 
+/* ---- heartbeat.c, news.c: what nodes tell each other ---------------------------------------- */
+
+/* The first rank of a node keeps a connection to that of each other node. Collective over the job;
+ * nothing to do where there is one node. Errors: TIMEOUT, PEER, SYSTEM naming the host. */
+hp_status hpi_heartbeat_open(hp_world *world);
+void hpi_heartbeat_close(hp_world *world);
+/* Take in what other nodes have told of their ranks. */
+void hpi_news_read(hp_world *world);
+/* What happened to a group that spans nodes, with this thread's record. */
+typedef enum hpi_group_end {
+    HPI_GROUP_FAILED,
+    HPI_GROUP_CANCELLED,
+    HPI_GROUP_DESTROYED
+} hpi_group_end;
+void hpi_news_tell(const hp_group *group, hpi_group_end end);
+/* What another node has told of this group. HP_OK: nothing. */
+hp_status hpi_news_of(const hp_group *group, const char *operation);
+
 /* ---- process.c ------------------------------------------------------------------------------ */
 
 /* Of the process behind it; -1 unknown. */

@@ -17,6 +17,7 @@
 
 #include "../base/base.h"
 #include "../trace/trace.h"
+#include "../transport/transport.h"
 #include <hyperparallel/world.h>
 #include <stdatomic.h>
 
@@ -44,7 +45,8 @@ void hpi_group_drop_view(const hp_group *group, void *view, uint64_t bytes);
 bool hpi_world_is_threads(const hp_world *world);
 bool hpi_world_is_local(const hp_world *world, int world_rank);
 
-enum { HPI_MAX_LOCAL = 1024 }; /* ranks of a node */
+enum { HPI_MAX_LOCAL = 1024 };      /* ranks of a node */
+enum { HPI_MAX_RANKS = 16 * 1024 }; /* ... of a job */
 
 /* ---- state of the rooms above ------------------------------------------------------------ */
 
@@ -137,6 +139,42 @@ void hpi_group_fail(hp_group *group);
  * end of no rank is read into it. */
 void hpi_group_cancel(hp_group *group);
 
+/* ---- groups that span nodes ---------------------------------------------------------------- */
+
+/* Where the members of a group are. Nodes are numbered in the order of their first members. In a
+ * group that is to be carried by the transport inside a node, too, each member is its own node. */
+typedef struct hpi_nodes {
+    int n, mine;   /* nodes; this rank's */
+    int *node_of;  /* [size] */
+    int *place_of; /* [size] among the members of its node, from 0 */
+    int *begin;    /* [n + 1] where those of a node begin in: */
+    int *members;  /* [size] ranks of the group, node by node, rising */
+} hpi_nodes;
+static inline int hpi_node_size(const hpi_nodes *nodes, int node) {
+    return nodes->begin[node + 1] - nodes->begin[node];
+}
+/* The member of `node` that speaks with place `place` of another node, whatever their sizes. */
+static inline int hpi_node_partner(const hpi_nodes *nodes, int node, int place) {
+    return nodes->members[nodes->begin[node] + place % hpi_node_size(nodes, node)];
+}
+
+/* Messages between members of a group that spans nodes, any two but a rank and itself. They arrive
+ * in the order of their posts for each pair and tag. The memory is the transport's until the
+ * transfer has been waited for. Errors: those of the transport. */
+enum { HPI_REMOTE_TAG_BITS = 14, HPI_REMOTE_SETUP = (1 << HPI_REMOTE_TAG_BITS) - 1 };
+hp_status hpi_remote_send(hp_group *group, int rank, uint32_t tag, const void *data, uint64_t bytes,
+                          hpi_transfer **out_transfer);
+hp_status hpi_remote_receive(hp_group *group, int rank, uint32_t tag, void *out_data,
+                             uint64_t bytes, hpi_transfer **out_transfer);
+/* Has it come? HP_IN_PROGRESS: no. */
+hp_status hpi_remote_test(hp_group *group, hpi_transfer *transfer);
+/* Until it is over; when that fails it has been given up. Errors: TIMEOUT, PEER, what the group has
+ * failed with elsewhere, MISMATCH of sizes; all naming operation, sequence number, rank and host.
+ */
+hp_status hpi_remote_wait(hp_group *group, hpi_transfer *transfer, uint64_t seq,
+                          const char *operation);
+/* Give up one that nobody waits for any more, after a failure. */
+void hpi_remote_cancel(hp_group *group, hpi_transfer *transfer);
 /* ---- waiting for any word ---------------------------------------------------------------- */
 
 typedef struct hpi_reason {
