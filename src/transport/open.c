@@ -86,14 +86,8 @@ typedef struct card {
 } card;
 _Static_assert(sizeof(card) == 88, "sent between hosts");
 
-typedef struct opened {
-    hpi_transport transport; /* first: what is handed out */
-    card *cards;             /* [n_ranks]; NULL until all have met */
-} opened;
-
 const char *hpi_transport_host_of(const hpi_transport *t, int rank) {
-    const opened *o = (const opened *)t;
-    return o->cards && rank >= 0 && rank < t->n_ranks ? o->cards[rank].host : "?";
+    return t->hosts && rank >= 0 && rank < t->n_ranks ? t->hosts[rank] : "?";
 }
 
 static hp_status read_cards(const hpi_transport *t, card *cards) {
@@ -110,8 +104,15 @@ static hp_status read_cards(const hpi_transport *t, card *cards) {
     return HP_OK;
 }
 
-static hp_status meet(opened *o, uint64_t timeout_ms) {
-    hpi_transport *t = &o->transport;
+/* The cards' hosts become the transport's. */
+static hp_status keep_hosts(hpi_transport *t, const card *cards) {
+    t->hosts = hpi_alloc((size_t)t->n_ranks, sizeof *t->hosts);
+    for (int i = 0; t->hosts && i < t->n_ranks; i++)
+        memcpy(t->hosts[i], cards[i].host, sizeof *t->hosts);
+    return t->hosts ? HP_OK : HP_ERR_MEMORY;
+}
+
+static hp_status meet(hpi_transport *t, uint64_t timeout_ms) {
     card mine = {.magic = CARD_MAGIC};
     const hpi_patience patience = {.operation = "transport_open", .timeout_ms = timeout_ms};
     snprintf(mine.version, sizeof mine.version, "%s", hp_version());
@@ -122,10 +123,9 @@ static hp_status meet(opened *o, uint64_t timeout_ms) {
         status = hpi_transport_gather(t, &mine, sizeof mine, cards, &patience);
     if (!status)
         status = read_cards(t, cards);
-    if (status)
-        hpi_free(cards);
-    else
-        o->cards = cards;
+    if (!status)
+        status = keep_hosts(t, cards);
+    hpi_free(cards);
     return status;
 }
 
@@ -173,30 +173,29 @@ hp_status hpi_transport_open(const hpi_options *options, int rank, int n_ranks,
                              hpi_transport **out_transport) {
     int row;
     HP_TRY(choose_row(options, &row));
-    opened *o = hpi_alloc(1, sizeof *o);
-    if (!o)
+    hpi_transport *t = hpi_alloc(1, sizeof *t);
+    if (!t)
         return HP_ERR_MEMORY;
-    hp_status status = load(options, row, &o->transport);
+    hp_status status = load(options, row, t);
     if (!status)
-        status = check_ranks(&o->transport, row, rank, n_ranks);
+        status = check_ranks(t, row, rank, n_ranks);
     if (!status)
-        status = meet(o, options->start_timeout_ms);
+        status = meet(t, options->start_timeout_ms);
     if (status) {
         hp_error record;
         hp_last_error_get(&record);
-        hpi_transport_close(&o->transport);
+        hpi_transport_close(t);
         return hpi_error_set(&record);
     }
-    *out_transport = &o->transport;
+    *out_transport = t;
     return HP_OK;
 }
 
 void hpi_transport_close(hpi_transport *t) {
     if (!t)
         return;
-    opened *o = (opened *)t;
     if (t->close)
         t->close(t);
-    hpi_free(o->cards);
-    hpi_free(o);
+    hpi_free(t->hosts);
+    hpi_free(t);
 }

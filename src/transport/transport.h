@@ -34,6 +34,7 @@ typedef struct hpi_transport {
     bool moves_alone;                      /* transfers go on while nobody tests them */
     char host[HPI_HOST_NAME_BYTES];        /* that this rank is on */
     char about[HPI_TRANSPORT_ABOUT_BYTES]; /* for people: which library, which version */
+    char (*hosts)[HPI_HOST_NAME_BYTES];    /* [n_ranks], hpi_transport_open's; NULL until all met */
 
     /* Send `bytes` to rank `to`, or receive as many from rank `from`. The memory is the transport's
      * until the transfer is done. No allocation when no more are under way than ever before.
@@ -94,6 +95,20 @@ hp_status hpi_transport_open(const struct hpi_options *options, int rank, int n_
 /* The host that a rank is on, as it says itself. */
 const char *hpi_transport_host_of(const hpi_transport *t, int rank);
 void hpi_transport_close(hpi_transport *t);
+
+/* ---- between threads of one process, for tests of several nodes --------------------------------
+ */
+
+typedef struct hpi_threads hpi_threads;
+/* Rank r is on host "node(r / ranks_per_node)". Errors: MEMORY, SYSTEM. */
+hp_status hpi_threads_create(int n_ranks, int ranks_per_node, hpi_threads **out_threads);
+/* After all of its transports were closed. */
+void hpi_threads_destroy(hpi_threads *threads);
+/* Local; to be closed by hpi_transport_close, which is local too. Errors: MEMORY. */
+hp_status hpi_threads_open(hpi_threads *threads, int rank, hpi_transport **out_transport);
+/* What is sent from here on arrives in another order, but for each pair's and tag's own. Before the
+ * first post. */
+void hpi_threads_disorder(hpi_transport *t, uint64_t seed);
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
