@@ -89,10 +89,10 @@ typedef enum hpi_reach { HPI_REACH_UNKNOWN, HPI_REACH_NONE, HPI_REACH_ALL } hpi_
  * (ring.c), by reading what they have stored (handback.c). */
 enum { HPI_SLOW_FOR_SURE = 3 };
 typedef struct hpi_distance {
-    uint64_t n_slow;      /* samples behind each other that were slow */
-    uint64_t n_fills;     /* that may be sampled */
-    const void *begin;    /* of the ring; NULL: it has none */
-    bool is_begin_cached; /* it was last stored through the caches, and read, while afar */
+    uint64_t n_slow;          /* samples behind each other that were slow */
+    uint64_t fills_to_sample; /* a long one counts for several */
+    const void *begin;        /* of the ring; NULL: it has none */
+    bool is_begin_cached;     /* it was last stored through the caches, and read, while afar */
 } hpi_distance;
 static inline bool hpi_is_afar(const hpi_distance *d) {
     return d->n_slow == HPI_SLOW_FOR_SURE;

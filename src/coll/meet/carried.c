@@ -71,9 +71,11 @@ hp_status hpi_scatter_reduce_carried(hpi_run *run) {
     return HP_OK;
 }
 
-/* In place our own part is there already. */
-static void copy_unless_there(void *to, const void *from, uint64_t bytes) {
-    if (to != from)
+/* A part of rank i's input. In place our own is there already. */
+static void take(const hpi_run *run, int i, void *to, const void *from, uint64_t bytes) {
+    if (i != run->rank)
+        hpi_ring_read(to, from, bytes);
+    else if (to != from)
         memcpy(to, from, bytes);
 }
 
@@ -83,7 +85,7 @@ hp_status hpi_gather_carried(hpi_run *run) {
     for (uint64_t b = 0; b < run->c.blocks; b++)
         for (int i = 0; i < run->n; i++, out += part)
             if (i != run->rank || !run->has_own)
-                copy_unless_there(out, run->state->in[i] + b * part, part);
+                take(run, i, out, run->state->in[i] + b * part, part);
     keep_all(run);
     return HP_OK;
 }
@@ -91,8 +93,8 @@ hp_status hpi_gather_carried(hpi_run *run) {
 hp_status hpi_exchange_carried(hpi_run *run) {
     const uint64_t part = run->c.count * run->in_size, begin = (uint64_t)run->rank * part;
     for (int i = 0; i < run->n; i++)
-        copy_unless_there((unsigned char *)run->c.out + (uint64_t)i * part,
-                          run->state->in[i] + begin, part);
+        take(run, i, (unsigned char *)run->c.out + (uint64_t)i * part, run->state->in[i] + begin,
+             part);
     keep(run, begin, part);
     return HP_OK;
 }
