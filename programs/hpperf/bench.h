@@ -49,6 +49,7 @@ typedef struct result {
     /* With a peer: medians over the pairs; NAN: it has no such call. */
     double peer_us, ratio, ratio_least, ratio_most; /* ratio: its time over ours */
     uint64_t peer_wrong;
+    int n_pairs;                 /* that were taken */
     double plain_us, over_plain; /* of a latency: by plain means; NAN: not measured */
 } result;
 

@@ -5,6 +5,8 @@
  * A turn is a few iterations of one side (perf/timed.h) while the other sleeps; a pair is a turn of
  * each, and every second pair begins with the peer. Both sides make as many calls in an iteration.
  * A ratio is taken within a pair: what the machine does to one of them it mostly does to both.
+ * A size has --pairs of them: more where they are short (--pairs-ms), fewer where the peer is
+ * far behind (--enough). All ranks know the same times, so they agree without a word.
  */
 #include "../perf/median.h"
 #include "../perf/turn.h"
@@ -17,7 +19,7 @@
 
 /* Of a turn; of an iteration of the slower side, which sets an end to the batch. */
 static const double turn_ns = 20e6, most_iteration_ns = 50e6, least_us = 1e-3;
-enum { LEAST = 3, MOST = 25 };
+enum { LEAST = 3, MOST = 25, MORE_PAIRS = 3, BESIDE_SAMPLES = 9 };
 
 typedef struct side {
     double us, whole_ns; /* of a call; with its fill and read */
@@ -27,6 +29,7 @@ typedef struct side {
 typedef struct campaign {
     bench *b;
     turn turn;
+    int n_pairs;           /* that are to be taken; in the end, that were */
     int n_ours, n_theirs;  /* iterations of a turn */
     double *ours, *theirs; /* [n_pairs], us */
     double *ratios;        /* [n_pairs], their time over ours */
@@ -62,6 +65,20 @@ static hp_status their_turn(campaign *c, int n, side *out) {
     return HP_OK;
 }
 
+/* Calls of a turn: what warms up and what is taken off stand beside its samples (timed.c). */
+static double turn_calls(const campaign *c, int n) {
+    return (double)c->turn.batch * (n + BESIDE_SAMPLES);
+}
+
+/* As many as --pairs, or as fit into --pairs-ms. */
+static int choose_pairs(const campaign *c, const side *ours, const side *theirs) {
+    const options *o = c->b->o;
+    const double pair_ns =
+        ours->whole_ns * turn_calls(c, c->n_ours) + theirs->whole_ns * turn_calls(c, c->n_theirs);
+    const int most = o->pairs_ms ? MORE_PAIRS * o->n_pairs : o->n_pairs;
+    return timed_count(pair_ns, 1, o->pairs_ms * 1e6, o->n_pairs, most);
+}
+
 /* A short turn of each tells how long theirs are; the batch is the one of the faster side. */
 static hp_status choose_amounts(campaign *c) {
     const bench *b = c->b;
@@ -79,12 +96,14 @@ static hp_status choose_amounts(campaign *c) {
     c->n_theirs = timed_count(theirs.whole_ns, c->turn.batch, turn_ns, LEAST, MOST);
     if (b->o->n_iterations)
         c->n_ours = c->n_theirs = b->o->n_iterations;
+    c->n_pairs = choose_pairs(c, &ours, &theirs);
     return HP_OK;
 }
 
 static hp_status one_pair(campaign *c, int k) {
     side ours, theirs = {0};
     const bool begins = k % 2 == 0;
+    c->turn.checks = c->b->o->checks && k == 0; /* and in the short turn before */
     if (!begins)
         TRY(their_turn(c, c->n_theirs, &theirs));
     TRY(our_turn(c, c->n_ours, c->turned, &ours));
@@ -100,7 +119,8 @@ static hp_status one_pair(campaign *c, int k) {
 /* ---- what comes out ---- */
 
 static hp_status summarise(campaign *c, result *out) {
-    const int n = c->b->o->n_pairs;
+    const int n = c->n_pairs;
+    out->n_pairs = n;
     TRY(bench_summarise(c->b, c->pool, n * c->n_ours, 0, (uint64_t)c->wrong, out));
     out->time_us = median(c->ours, n);
     out->peer_wrong = (uint64_t)c->peer_wrong;
@@ -123,18 +143,27 @@ static hp_status check_ours(campaign *c) {
     return HP_OK;
 }
 
+/* Behind pair k: has the peer been far behind in the last ones? */
+static bool is_enough(const campaign *c, int k) {
+    const double enough = c->b->o->enough;
+    return enough > 0 && k > 0 && c->ratios[k - 1] >= enough && c->ratios[k] >= enough;
+}
+
 static hp_status run(campaign *c, result *out_result) {
-    for (int k = 0; k < c->b->o->n_pairs; k++)
+    for (int k = 0; k < c->n_pairs; k++) {
         TRY(one_pair(c, k));
+        if (is_enough(c, k))
+            c->n_pairs = k + 1;
+    }
     TRY(check_ours(c));
     return summarise(c, out_result);
 }
 
 static hp_status take_memory(campaign *c) {
-    const size_t n = (size_t)c->b->o->n_pairs, n_ours = (size_t)c->n_ours;
+    const size_t n = (size_t)c->n_pairs, n_ours = (size_t)c->n_ours;
     double *all = calloc(3 * n + n * n_ours + 2 * n_ours, sizeof *all);
     if (!all)
-        return fail(HP_ERR_MEMORY, "expected memory for %d pairs", c->b->o->n_pairs);
+        return fail(HP_ERR_MEMORY, "expected memory for %d pairs", c->n_pairs);
     c->ours = all;
     c->theirs = all + n;
     c->ratios = all + 2 * n;

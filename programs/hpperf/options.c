@@ -32,6 +32,8 @@ enum key {
     KEY_BATCH,
     KEY_BESIDE,
     KEY_PAIRS,
+    KEY_PAIRS_MS,
+    KEY_ENOUGH,
     KEY_TIMEOUT
 };
 
@@ -76,6 +78,12 @@ static const struct argp_option rows[] = {
     {0, 0, 0, 0, "In turns with another library, on as many ranks:", 0},
     {"beside", KEY_BESIDE, "PEER", 0, BESIDE_NAMES, 0},
     {"pairs", KEY_PAIRS, "N", 0, "turns of each, for each size (default 9)", 0},
+    {"pairs-ms", KEY_PAIRS_MS, "MS", 0,
+     "up to three times as many of a size whose turns are so short that it takes less than this "
+     "(default 0)",
+     0},
+    {"enough", KEY_ENOUGH, "RATIO", 0,
+     "a size ends with two pairs in a row whose ratios are at least this (default: never)", 0},
     {"peer-timeout-ms", KEY_TIMEOUT, "MS", 0, "for a peer to start, or a turn (default 60000)", 0},
     {0, 0, 0, 0, "What is printed:", 0},
     {"json", KEY_JSON, 0, 0, "an object a line instead of the table", 0},
@@ -241,6 +249,10 @@ static hp_status parse_value(int key, const char *text, command_line *line) {
         return o->beside ? HP_OK : HP_ERR_ARGUMENT;
     case KEY_PAIRS:
         return parse_int("--pairs", text, 1, 10000, &o->n_pairs);
+    case KEY_PAIRS_MS:
+        return parse_int("--pairs-ms", text, 0, 60000, &o->pairs_ms);
+    case KEY_ENOUGH:
+        return parse_number("--enough", text, 1, 1e6, &o->enough);
     case KEY_TIMEOUT:
         return parse_int("--peer-timeout-ms", text, 1, 3600000, &o->timeout_ms);
     default:

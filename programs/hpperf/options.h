@@ -29,6 +29,8 @@ typedef struct options {
     uint64_t misalign_bytes;
     const beside_row *beside; /* NULL: this library alone */
     int n_pairs, timeout_ms;  /* turns of each side; of the peer */
+    int pairs_ms;             /* more pairs while a size has taken less; 0: none */
+    double enough;            /* a size ends with two pairs of this ratio; 0: never */
     bool is_classic, is_private, is_in_place, on_stream, checks, as_json, is_quiet;
     pin pin;
     bool wants_help, wants_version;

@@ -30,6 +30,16 @@ hp_status parse_int(const char *name, const char *text, int least, int most, int
     return HP_OK;
 }
 
+hp_status parse_number(const char *name, const char *text, double least, double most, double *out) {
+    char *end = NULL;
+    const double value = strtod(text, &end);
+    if (end == text || *end || !(value >= least && value <= most))
+        return fail(HP_ERR_ARGUMENT, "expected %s to be a number from %g to %g, given \"%s\"", name,
+                    least, most, text);
+    *out = value;
+    return HP_OK;
+}
+
 hp_status parse_bytes(const char *name, const char *text, uint64_t *out) {
     static const char units[] = "KMG";
     const size_t n = strlen(text);

@@ -12,6 +12,7 @@
 hp_status parse_count(const char *name, const char *text, uint64_t least, uint64_t most,
                       uint64_t *out);
 hp_status parse_int(const char *name, const char *text, int least, int most, int *out);
+hp_status parse_number(const char *name, const char *text, double least, double most, double *out);
 /* K, M and G are powers of 1024. */
 hp_status parse_bytes(const char *name, const char *text, uint64_t *out);
 /* One of two words. */

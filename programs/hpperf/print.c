@@ -130,7 +130,7 @@ static void json_peer(const bench *b, const result *r) {
     if (!b->peer)
         return;
     printf(", \"peer\": \"%s\", \"peer_version\": \"%s\", \"pairs\": %d", b->o->beside->name,
-           beside_version(b->peer), b->o->n_pairs);
+           beside_version(b->peer), r->n_pairs);
     json_number("peer_us", r->peer_us);
     json_number("ratio", r->ratio);
     json_number("ratio_least", r->ratio_least);

@@ -61,21 +61,26 @@ int timed_iteration(const timed *t, int batch, bool calls, double *out_ns) {
     return 0;
 }
 
+/* As often as there are samples to take it off: what is taken off is as sure as what is left. */
+static int base_count(int n) {
+    return n < BASE ? n : BASE;
+}
+
 /* The same loop without the call; the first iteration takes back the lines that peers hold. */
-static int time_base(const timed *t, int batch, double *out_ns) {
+static int time_base(const timed *t, int n, int batch, double *out_ns) {
     double base[1 + BASE];
     *out_ns = 0;
     if (!t->fill && !t->read)
         return 0;
-    for (int i = 0; i <= BASE; i++)
+    for (int i = 0; i <= n; i++)
         TRY_INT(timed_iteration(t, batch, false, &base[i]));
-    *out_ns = median(base + 1, BASE);
+    *out_ns = median(base + 1, n);
     return timed_iteration(t, batch, true, &base[0]); /* and now they hold them again */
 }
 
 static int run_round(const timed *t, int n, int batch, double *samples) {
     double base_ns;
-    TRY_INT(time_base(t, batch, &base_ns));
+    TRY_INT(time_base(t, base_count(n), batch, &base_ns));
     for (int i = 0; i < n; i++) {
         TRY_INT(timed_iteration(t, batch, true, &samples[i]));
         samples[i] = samples[i] > base_ns ? samples[i] - base_ns : 0;
@@ -122,26 +127,26 @@ static int one_way(const timed *t, bool calls, stamps *out) {
 }
 
 /* What filling and reading take by themselves. */
-static int time_one_way_base(const timed *t, double *out_fill_ns, double *out_read_ns) {
+static int time_one_way_base(const timed *t, int n, double *out_fill_ns, double *out_read_ns) {
     double fill[1 + BASE], read[1 + BASE];
     stamps s = {0};
     *out_fill_ns = *out_read_ns = 0;
     if (!t->fill && !t->read)
         return 0;
-    for (int i = 0; i <= BASE; i++) {
+    for (int i = 0; i <= n; i++) {
         TRY_INT(one_way(t, false, &s));
         fill[i] = s.filled - s.begin;
         read[i] = s.end - s.filled;
     }
-    *out_fill_ns = median(fill + 1, BASE);
-    *out_read_ns = median(read + 1, BASE);
+    *out_fill_ns = median(fill + 1, n);
+    *out_read_ns = median(read + 1, n);
     return one_way(t, true, &s);
 }
 
 /* ends: when this rank had it; begins: minus when the root began, so that the largest is that. */
 static int one_way_round(const timed *t, int n, double *ends, double *begins) {
     double fill_ns, read_ns;
-    TRY_INT(time_one_way_base(t, &fill_ns, &read_ns));
+    TRY_INT(time_one_way_base(t, base_count(n), &fill_ns, &read_ns));
     for (int i = 0; i < n; i++) {
         stamps s = {0};
         TRY_INT(one_way(t, true, &s));
