@@ -93,6 +93,15 @@ HP_MUST_CHECK hp_status hp_group_create(hp_world *world, const int *world_ranks,
 HP_MUST_CHECK hp_status hp_group_split(hp_group *parent, int color, int key, hp_group **out_group);
 /* The same ranks with a second signal space, so that both can be used concurrently. Collective. */
 HP_MUST_CHECK hp_status hp_group_duplicate(hp_group *group, hp_group **out_group);
+/* What carries a group's collectives and messages. */
+typedef enum hp_carrier {
+    HP_CARRIER_AUTO = 0,     /* shared memory inside a node, the transport between nodes */
+    HP_CARRIER_TRANSPORT = 1 /* the transport (MPI) between all members, also inside a node */
+} hp_carrier;
+/* The same ranks, carried as said. All members give the same carrier. Collective. Errors: as of
+ * hp_group_create; UNSUPPORTED when the job has no transport (HYPER_PARALLEL_TRANSPORT). */
+HP_MUST_CHECK hp_status hp_group_duplicate_over(hp_group *group, hp_carrier carrier,
+                                                hp_group **out_group);
 /* Local: needs nobody else. Takes NULL. */
 void hp_group_destroy(hp_group *group);
 /* Of a group that lives: NULL, as hp_group_split gives for a negative color, is none. */

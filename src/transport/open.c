@@ -57,6 +57,14 @@ const char *hpi_transport_launcher(void) {
     return found ? found->text : NULL;
 }
 
+bool hpi_transport_is_named(const hpi_options *options) {
+    return options->transport >= TRANSPORT_MPI;
+}
+
+bool hpi_transport_fits(const hpi_options *options) {
+    return options->transport == TRANSPORT_AUTO && find_launcher();
+}
+
 static hp_status choose_row(const hpi_options *options, int *out_row) {
     const launcher *found = find_launcher();
     if (options->transport == TRANSPORT_NONE)

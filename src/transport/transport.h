@@ -86,6 +86,10 @@ struct hpi_options;
 /* Who started this process as a rank of an MPI job, for people ("mpirun of Open MPI"); NULL: nobody
  * did. */
 const char *hpi_transport_launcher(void);
+/* Do the options name a transport? Or do they leave the choice, and there is a launcher that one
+ * fits? */
+bool hpi_transport_is_named(const struct hpi_options *options);
+bool hpi_transport_fits(const struct hpi_options *options);
 /* The transport that the options name, or that fits the launcher; then every rank has met every
  * other and knows its host. rank, n_ranks: what they must be, -1: what the network says. Collective
  * over the job. Errors: UNSUPPORTED when there is none, with where it was looked for; VERSION or

@@ -7,7 +7,7 @@
  * Every process of the node maps every segment, at addresses of its own, and the launcher maps the
  * control block alone: so there are no pointers here, only integers of fixed width, and everything
  * that two ranks touch is atomic. The memory outlives its rank, which is how a launcher can tell
- * what a killed rank was waiting for. Only the directory of world rank 0 is in use.
+ * what a killed rank was waiting for. Only the directory of a node's first rank is in use.
  */
 #ifndef HPI_CONTROL_H
 #define HPI_CONTROL_H
@@ -15,7 +15,7 @@
 #include "world.h"
 
 enum {
-    HPI_LAYOUT_VERSION = 6,
+    HPI_LAYOUT_VERSION = 7,
     HPI_MAX_GROUPS = 4096, /* groups of a node that are alive at once */
     HPI_N_NOTES = 8,       /* threads of one rank that can explain their wait at once */
     HPI_NAME_WORDS = 4,    /* a text of up to 31 bytes, as 64-bit words */
@@ -87,7 +87,7 @@ typedef struct hpi_entry {
     uint64_t base;               /* values of its lines count from here */
     uint32_t size;
     _Atomic uint32_t n_left;                     /* members that have destroyed it */
-    _Atomic uint64_t joined[HPI_MAX_LOCAL / 64]; /* bit per world rank */
+    _Atomic uint64_t joined[HPI_MAX_LOCAL / 64]; /* bit per rank of the node */
     /* 1 + the world rank of a member that came and had no memory for it, -status << 32; 0 none */
     _Atomic uint64_t refused;
     uint64_t spare;

@@ -66,9 +66,9 @@ static bool seat(matching *m, int rank) {
 bool hpi_cores_suffice(const hp_world *world) {
     matching m = {.world = world};
     memset(m.owner, -1, sizeof m.owner);
-    for (int rank = 0; rank < world->n_ranks; rank++) {
+    for (int i = 0; i < world->n_local; i++) {
         memset(m.is_tried, 0, sizeof m.is_tried);
-        if (!seat(&m, rank))
+        if (!seat(&m, world->local[i]))
             return false;
     }
     return true;

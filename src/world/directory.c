@@ -2,13 +2,13 @@
  *
  * directory.c - which slot of signal lines a group has, agreed without waiting for anybody.
  *
- * The directory lies in the segment of world rank 0 and is shared by the node. The first member of
- * a group to come takes a free entry, whose index is the slot of the group's lines on every member;
- * the others find it by the list of members. Because every member creates groups of one list in the
- * same order, the oldest entry of that list that a member has not joined is the one it means: no
- * counts are kept, and groups of different lists may be created in any order by anybody. When all
- * members have left, the entry is free. Values of the lines are never reset: a new group counts
- * from the furthest value that it finds.
+ * The directory lies in the segment of the node's first rank and is shared by the node. The first
+ * member of a group to come takes a free entry, whose index is the slot of the group's lines on
+ * every member; the others find it by the list of members. Because every member creates groups of
+ * one list in the same order, the oldest entry of that list that a member has not joined is the one
+ * it means: no counts are kept, and groups of different lists may be created in any order by
+ * anybody. When all members have left, the entry is free. Values of the lines are never reset: a
+ * new group counts from the furthest value that it finds.
  */
 #include "inside.h"
 
@@ -19,8 +19,9 @@ typedef struct membership {
     int n_ranks;
 } membership;
 
-static membership membership_of(const int *world_ranks, int n_ranks) {
-    membership m = {{UINT64_C(0x243f6a8885a308d3), UINT64_C(0x13198a2e03707344)}, n_ranks};
+/* `of` tells inner groups of larger groups from other groups of their members. */
+static membership membership_of(const int *world_ranks, int n_ranks, uint64_t of) {
+    membership m = {{UINT64_C(0x243f6a8885a308d3) ^ of, UINT64_C(0x13198a2e03707344)}, n_ranks};
     for (int i = 0; i < n_ranks; i++)
         for (int k = 0; k < 2; k++) {
             uint64_t state = m.hash[k] ^ (uint64_t)world_ranks[i];
@@ -30,7 +31,7 @@ static membership membership_of(const int *world_ranks, int n_ranks) {
 }
 
 static hpi_directory *directory_of(const hp_world *world) {
-    return hpi_segment_directory(&world->segments[0]);
+    return hpi_segment_directory(&world->segments[world->local[0]]);
 }
 
 /* Is `holder` (1 + rank) dead, and did it die with the lock? */
@@ -77,13 +78,15 @@ static bool is_live(const hp_world *world, const hpi_entry *e) {
     return atomic_load_explicit(&e->generation, memory_order_acquire) == world->generation;
 }
 
-static bool has_joined(const hpi_entry *e, int world_rank) {
-    const uint64_t bits = atomic_load_explicit(&e->joined[world_rank / 64], memory_order_relaxed);
-    return bits >> (world_rank % 64) & 1;
+static bool has_joined(const hp_world *world, const hpi_entry *e, int world_rank) {
+    const int place = world->place_of[world_rank];
+    const uint64_t bits = atomic_load_explicit(&e->joined[place / 64], memory_order_relaxed);
+    return bits >> (place % 64) & 1;
 }
 
-static void mark_joined(hpi_entry *e, int world_rank) {
-    atomic_fetch_or_explicit(&e->joined[world_rank / 64], UINT64_C(1) << (world_rank % 64),
+static void mark_joined(const hp_world *world, hpi_entry *e) {
+    const int place = world->place_of[world->rank];
+    atomic_fetch_or_explicit(&e->joined[place / 64], UINT64_C(1) << (place % 64),
                              memory_order_relaxed);
 }
 
@@ -94,7 +97,7 @@ static hpi_entry *find_entry(const hp_world *world, const membership *m) {
     for (uint64_t i = 0; i < d->n_entries; i++) {
         hpi_entry *e = &d->entries[i];
         if (is_live(world, e) && e->hash[0] == m->hash[0] && e->hash[1] == m->hash[1] &&
-            e->size == (uint32_t)m->n_ranks && !has_joined(e, world->rank) &&
+            e->size == (uint32_t)m->n_ranks && !has_joined(world, e, world->rank) &&
             (!found || e->serial < found->serial))
             found = e;
     }
@@ -149,14 +152,14 @@ static hp_status new_entry(hp_world *world, const membership *m, const int *worl
     return HP_OK;
 }
 
-hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_ranks,
+hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_ranks, uint64_t of,
                              uint32_t *out_slot, uint64_t *out_base) {
-    const membership m = membership_of(world_ranks, n_ranks);
+    const membership m = membership_of(world_ranks, n_ranks, of);
     HP_TRY(directory_lock(world));
     hpi_entry *e = find_entry(world, &m);
     const hp_status status = e ? HP_OK : new_entry(world, &m, world_ranks, &e);
     if (!status) {
-        mark_joined(e, world->rank);
+        mark_joined(world, e);
         *out_slot = (uint32_t)(e - directory_of(world)->entries);
         *out_base = e->base;
     }
@@ -178,9 +181,9 @@ void hpi_directory_disown(hp_world *world, uint32_t slot) {
     hp_error record;
     hp_last_error_get(&record);
     const bool is_locked = directory_lock(world) == HP_OK;
-    const bool is_ours = is_locked && is_live(world, e) && !has_joined(e, world->rank);
+    const bool is_ours = is_locked && is_live(world, e) && !has_joined(world, e, world->rank);
     if (is_ours)
-        mark_joined(e, world->rank);
+        mark_joined(world, e);
     if (is_locked)
         directory_unlock(world);
     if (is_ours)
@@ -203,7 +206,7 @@ int hpi_directory_refused(const hp_world *world, uint32_t slot, hp_status *out_s
 }
 
 bool hpi_directory_has_joined(const hp_world *world, uint32_t slot, int world_rank) {
-    return has_joined(&directory_of(world)->entries[slot], world_rank);
+    return has_joined(world, &directory_of(world)->entries[slot], world_rank);
 }
 
 /* serial is written before generation (release): who sees another group's generation sees its

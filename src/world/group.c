@@ -4,7 +4,8 @@
  *
  * The directory says which lines a group has, without waiting for the other members; so creating a
  * group never blocks, and overlapping groups may be created in any order. A member that never comes
- * is noticed where it is first needed. split and duplicate are collective over the parent and
+ * is noticed where it is first needed. A group whose members do not all share memory has no lines
+ * of its own: spanning.c. split and duplicate are collective over the parent and
  * exchange over its set-up lines.
  */
 #include "inside.h"
@@ -53,6 +54,7 @@ static hp_status check_members(const hp_world *world, const int *ranks, int n, i
 static void group_free(hp_group *group) {
     if (!group)
         return;
+    hpi_spanning_close(group);
     hpi_free(group->world_ranks);
     hpi_free(group->pockets);
     hpi_free(group->lines);
@@ -101,14 +103,11 @@ hp_status hpi_group_open_pockets(hp_group *group) {
 }
 
 /* First the directory: a member that then has no memory for the group can say so in it. */
-static hp_status create(hp_world *world, const int *world_ranks, int n_ranks,
-                        hp_group **out_group) {
-    int rank;
+static hp_status create_on_node(hp_world *world, const int *world_ranks, int n_ranks, int rank,
+                                uint64_t of, hp_group **out_group) {
     uint32_t slot;
     uint64_t base;
-    HP_TRY(hpi_world_usable(world));
-    HP_TRY(check_members(world, world_ranks, n_ranks, &rank));
-    HP_TRY(hpi_directory_join(world, world_ranks, n_ranks, &slot, &base));
+    HP_TRY(hpi_directory_join(world, world_ranks, n_ranks, of, &slot, &base));
     hp_group *group = group_make(world, world_ranks, n_ranks, rank);
     const hp_status status = group ? take_lines(group, slot, base) : HP_ERR_MEMORY;
     if (status) {
@@ -120,6 +119,38 @@ static hp_status create(hp_world *world, const int *world_ranks, int n_ranks,
     return HP_OK;
 }
 
+hp_status hpi_group_create_inner(const hp_group *of, const int *world_ranks, int n_ranks,
+                                 hp_group **out_inner) {
+    int rank = 0;
+    while (world_ranks[rank] != of->world->rank)
+        rank++;
+    HP_TRY(create_on_node(of->world, world_ranks, n_ranks, rank, of->check, out_inner));
+    hpi_group_set_name(*out_inner, of->name);
+    return HP_OK;
+}
+
+static hp_status create_spanning(hp_world *world, const int *world_ranks, int n_ranks, int rank,
+                                 bool is_carried, hp_group **out_group) {
+    hp_group *group = group_make(world, world_ranks, n_ranks, rank);
+    const hp_status status = group ? hpi_spanning_open(group, is_carried) : HP_ERR_MEMORY;
+    if (status)
+        group_free(group);
+    else
+        *out_group = group;
+    return status;
+}
+
+static hp_status create(hp_world *world, const int *world_ranks, int n_ranks, hp_carrier carrier,
+                        hp_group **out_group) {
+    int rank;
+    HP_TRY(hpi_world_usable(world));
+    HP_TRY(check_members(world, world_ranks, n_ranks, &rank));
+    const bool is_carried = carrier == HP_CARRIER_TRANSPORT;
+    return is_carried || hpi_ranks_span(world, world_ranks, n_ranks)
+               ? create_spanning(world, world_ranks, n_ranks, rank, is_carried, out_group)
+               : create_on_node(world, world_ranks, n_ranks, rank, 0, out_group);
+}
+
 hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
                           hp_group **out_group) {
     if (!world || !world_ranks || !out_group || n_ranks < 1)
@@ -128,7 +159,7 @@ hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
                         "given %p, %p, %d ranks, %p",
                         (void *)world, (const void *)world_ranks, n_ranks, (void *)out_group);
     hpi_probe probe = hpi_probe_begin(HPI_EVENT_group_create, hpi_world_journal(world), NULL, 0, 0);
-    const hp_status status = create(world, world_ranks, n_ranks, out_group);
+    const hp_status status = create(world, world_ranks, n_ranks, HP_CARRIER_AUTO, out_group);
     if (status == HP_OK)
         probe.group = (*out_group)->name;
     return hpi_probe_end(&probe, status);
@@ -143,7 +174,8 @@ void hp_group_destroy(hp_group *group) {
             if (group->attached[slot].destroy)
                 group->attached[slot].destroy(group->attached[slot].state);
         hpi_group_say_destroyed(group);
-        hpi_directory_leave(group->world, group->slot);
+        if (!group->nodes)
+            hpi_directory_leave(group->world, group->slot);
     }
     group_free(group);
 }
@@ -217,18 +249,36 @@ hp_status hp_group_split(hp_group *parent, int color, int key, hp_group **out_gr
     return hpi_probe_end(&probe, status);
 }
 
+static hp_status duplicate(hp_group *group, hp_carrier carrier, hp_group **out_group) {
+    const hpi_probe probe = hpi_probe_begin(HPI_EVENT_group_duplicate,
+                                            hpi_world_journal(group->world), group->name, 0, 0);
+    hp_status status = hpi_group_enter(group, "hp_group_duplicate");
+    if (status == HP_OK) {
+        status = create(group->world, group->world_ranks, group->size, carrier, out_group);
+        hpi_group_leave(group);
+    }
+    return hpi_probe_end(&probe, status);
+}
+
+static hp_carrier carrier_of(const hp_group *group) {
+    return group->nodes && group->nodes->n == group->size ? HP_CARRIER_TRANSPORT : HP_CARRIER_AUTO;
+}
+
 hp_status hp_group_duplicate(hp_group *group, hp_group **out_group) {
     if (!group || !out_group)
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected a group and a place for the new one, given NULL");
-    const hpi_probe probe = hpi_probe_begin(HPI_EVENT_group_duplicate,
-                                            hpi_world_journal(group->world), group->name, 0, 0);
-    hp_status status = hpi_group_enter(group, __func__);
-    if (status == HP_OK) {
-        status = create(group->world, group->world_ranks, group->size, out_group);
-        hpi_group_leave(group);
-    }
-    return hpi_probe_end(&probe, status);
+    return duplicate(group, carrier_of(group), out_group);
+}
+
+hp_status hp_group_duplicate_over(hp_group *group, hp_carrier carrier, hp_group **out_group) {
+    if (!group || !out_group || (carrier != HP_CARRIER_AUTO && carrier != HP_CARRIER_TRANSPORT))
+        return HPI_FAIL(HP_ERR_ARGUMENT,
+                        "expected a group, a carrier from %d to %d and a place for the new group, "
+                        "given %p, %d, %p",
+                        HP_CARRIER_AUTO, HP_CARRIER_TRANSPORT, (void *)group, (int)carrier,
+                        (void *)out_group);
+    return duplicate(group, carrier, out_group);
 }
 
 /* ---- what a group is ---------------------------------------------------------------------- */

@@ -30,10 +30,10 @@ typedef struct hpi_heartbeat hpi_heartbeat; /* heartbeat.c: what nodes tell each
 
 struct hp_world {
     int rank, n_ranks;
-    int *local;         /* [n_local] the ranks of this node, rising */
-    int n_local, place; /* where this rank is among them */
-    int *node_of;       /* [n_ranks] numbers of nodes, in the order of their first ranks */
-    int n_nodes;
+    int n_local, n_nodes; /* nodes are numbered in the order of their first ranks */
+    int *local;           /* [n_local] the ranks of this node, rising */
+    int *node_of;         /* [n_ranks] */
+    int *place_of;        /* [n_ranks] among the ranks of its node */
     hpi_options options;
     hpi_journal *journal; /* NULL until the rank is known */
     hp_hub *hub;          /* of thread ranks; NULL for processes */

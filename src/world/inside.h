@@ -111,6 +111,8 @@ static inline bool hpi_world_is_forked(const hp_world *world) {
 }
 /* Declare this rank dead: peers that wait for it get HP_ERR_PEER, its own calls HP_ERR_FAILED. */
 void hpi_world_abandon(hp_world *world);
+/* What a rank is doing, as hpi_control_describe; of one of another node, which host that is. */
+void hpi_world_describe(const hp_world *world, int world_rank, char *out_text, size_t size);
 /* What this rank does when no thread waits; shown in reports. */
 void hpi_world_doing(hp_world *world, const char *text);
 
@@ -173,6 +175,8 @@ void hpi_share_peer(hp_world *world, int world_rank, const unsigned char *token)
 uint64_t hpi_share_key(hp_world *world);
 /* Show a rank that this rank's user is behind its socket's name. */
 hp_status hpi_share_greet(hp_world *world, int to);
+/* The same where its socket is known to be open, if that can be reached from here. */
+hp_status hpi_share_try(hp_world *world, int to, bool *out_reaches);
 /* Waits for the other's greeting first. */
 hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd);
 /* What rank `from` sent under `key`; what others sent meanwhile is kept for its own receive. Gives
@@ -188,7 +192,8 @@ int hpi_share_pidfd(hp_world *world, int from);
 
 /* ---- directory.c: which slot of lines a group has ------------------------------------------ */
 
-hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_ranks,
+/* All on this node. `of`: a number of the larger group that this is the inner group of; 0: none. */
+hp_status hpi_directory_join(hp_world *world, const int *world_ranks, int n_ranks, uint64_t of,
                              uint32_t *out_slot, uint64_t *out_base);
 void hpi_directory_leave(hp_world *world, uint32_t slot);
 /* Leave a group that this rank has joined and cannot take part in, because of `status`. */
@@ -198,6 +203,32 @@ void hpi_directory_disown(hp_world *world, uint32_t slot);
 /* The member that has refused, -1: none. */
 int hpi_directory_refused(const hp_world *world, uint32_t slot, hp_status *out_status);
 bool hpi_directory_has_joined(const hp_world *world, uint32_t slot, int world_rank);
+
+/* ---- nodes.c --------------------------------------------------------------------------------- */
+
+/* Say which ranks share memory with this one: first_of[i] is the first rank of rank i's node. NULL:
+ * all do. */
+hp_status hpi_world_place(hp_world *world, const int *first_of);
+void hpi_world_unplace(hp_world *world);
+/* Members with equal keys are on one node. */
+hp_status hpi_nodes_make(const int *keys, int n_ranks, int rank, hpi_nodes **out_nodes);
+void hpi_nodes_free(hpi_nodes *nodes);
+
+/* ---- spanning.c: groups that span nodes ----------------------------------------------------- */
+
+bool hpi_ranks_span(const hp_world *world, const int *world_ranks, int n_ranks);
+/* Give a new group its nodes, its inner group, its tags. is_carried: each member is a node. */
+hp_status hpi_spanning_open(hp_group *group, bool is_carried);
+void hpi_spanning_close(hp_group *group);
+/* The group of those that share memory, of a larger group which tells it from others of the same
+ * ranks. */
+hp_status hpi_group_create_inner(const hp_group *of, const int *world_ranks, int n_ranks,
+                                 hp_group **out_inner);
+hp_status hpi_spanning_exchange(hp_group *group, const char *operation, const uint64_t *words,
+                                int n_words, uint64_t *out_words);
+/* May what is awaited of `rank` still come? As hpi_group_look, and the end of any member counts. */
+hp_status hpi_spanning_look(const hp_group *group, int rank, const char *operation);
+void hpi_lists_free(hp_world *world);
 
 /* ---- groups ------------------------------------------------------------------------------- */
 
@@ -236,9 +267,10 @@ void hpi_name_ranks(const char *prefix, const int *ranks, int n_ranks, char *out
 typedef enum hpi_origin {
     HPI_ALONE,
     HPI_FROM_HUB,
-    HPI_FROM_STORE,      /* the caller's */
-    HPI_FROM_LAUNCHER,   /* hp_launch, hprun */
-    HPI_FROM_ENVIRONMENT /* torchrun's names */
+    HPI_FROM_STORE,       /* the caller's */
+    HPI_FROM_LAUNCHER,    /* hp_launch, hprun */
+    HPI_FROM_ENVIRONMENT, /* torchrun's names */
+    HPI_FROM_TRANSPORT    /* mpirun, srun */
 } hpi_origin;
 
 typedef struct hpi_identity {
@@ -246,15 +278,22 @@ typedef struct hpi_identity {
     int rank, n_ranks;
     int layout_version, store_fd, segment_fd; /* from a launcher */
 } hpi_identity;
-hp_status hpi_who_are_we(const hp_world_config *config, hpi_identity *out_identity);
+/* In a job of mpirun rank and n_ranks are for the transport to say: -1, or what they must be. */
+hp_status hpi_who_are_we(const hp_world_config *config, const hpi_options *options,
+                         hpi_identity *out_identity);
 
 int hpi_hub_size(const hp_hub *hub);
 hpi_control *hpi_hub_control(hp_hub *hub, int rank);
 /* Take over the hub's mappings; they stay the hub's. */
 hp_status hpi_hub_join(hp_world *world, hp_hub *hub);
+/* Before the ranks join: those of each `ranks_per_node` share memory, and messages between threads
+ * carry what goes between these nodes. For tests. */
+hp_status hpi_hub_split(hp_hub *hub, int ranks_per_node);
 
 /* Ranks that are processes: map every rank's segment and watch over its process. */
 hp_status hpi_bootstrap(hp_world *world, const hpi_identity *identity);
+/* The same where the ranks meet over the transport, and find out who shares memory. */
+hp_status hpi_bootstrap_across(hp_world *world);
 void hpi_bootstrap_close(hp_world *world);
 
 #endif

@@ -112,7 +112,9 @@ static hp_status exchange(hp_group *group, const char *operation, const uint64_t
 hp_status hpi_group_exchange(hp_group *group, const char *operation, const uint64_t *words,
                              int n_words, uint64_t *out_words) {
     HP_TRY(hpi_group_check(group));
-    const hp_status status = exchange(group, operation, words, n_words, out_words);
+    const hp_status status =
+        group->nodes ? hpi_spanning_exchange(group, operation, words, n_words, out_words)
+                     : exchange(group, operation, words, n_words, out_words);
     /* the ranks are at different places now: nothing that follows could be trusted */
     if (status < 0)
         hpi_group_fail(group);

@@ -20,19 +20,20 @@ void hpi_world_doing(hp_world *world, const char *text) {
 static void set_life(hp_world *world, unsigned state) {
     atomic_store_explicit(&hpi_world_control(world, world->rank)->life,
                           hpi_life(world->generation, state), memory_order_seq_cst);
-    for (int i = 0; i < world->n_ranks; i++)
-        if (i != world->rank && world->segments[i].base)
-            hpi_world_wake(world, i);
+    for (int i = 0; i < world->n_local; i++)
+        if (world->local[i] != world->rank && world->segments[world->local[i]].base)
+            hpi_world_wake(world, world->local[i]);
 }
 
 void hpi_world_abandon(hp_world *world) {
     set_life(world, HPI_LIFE_DEAD);
 }
 
-/* Reach `state` and wait until every rank has. */
+/* Reach `state` and wait until every rank of this node has. */
 static hp_status gather(hp_world *world, unsigned state, const char *operation) {
     set_life(world, state);
-    for (int i = 0; i < world->n_ranks; i++) {
+    for (int k = 0; k < world->n_local; k++) {
+        const int i = world->local[k];
         const hpi_reason reason = {
             operation, NULL, i, world->generation, world->options.start_timeout_ms, 0};
         if (i != world->rank)
@@ -50,9 +51,9 @@ static hp_status gather(hp_world *world, unsigned state, const char *operation) 
  * the one after it. */
 static uint64_t generation_again(const hp_world *world, uint64_t refused) {
     uint64_t next = refused;
-    for (int i = 0; i < world->n_ranks; i++) {
-        const uint64_t life =
-            atomic_load_explicit(&hpi_world_control(world, i)->life, memory_order_acquire);
+    for (int i = 0; i < world->n_local; i++) {
+        const uint64_t life = atomic_load_explicit(&hpi_world_control(world, world->local[i])->life,
+                                                   memory_order_acquire);
         const unsigned state = hpi_life_state(life);
         const bool has_ended = state == HPI_LIFE_DEAD || state == HPI_LIFE_LEFT;
         next = hpi_max(next, hpi_life_generation(life) + has_ended);
@@ -81,10 +82,13 @@ static hp_status take_generation(hp_world *world) {
 }
 
 static hp_status create_world_group(hp_world *world) {
-    int ranks[HPI_MAX_LOCAL];
+    int *ranks = hpi_alloc((size_t)world->n_ranks, sizeof *ranks);
+    if (!ranks)
+        return HP_ERR_MEMORY;
     for (int i = 0; i < world->n_ranks; i++)
         ranks[i] = i;
     const hp_status status = hp_group_create(world, ranks, world->n_ranks, &world->group);
+    hpi_free(ranks);
     if (!status)
         hpi_group_set_name(world->group, "world");
     return status;
@@ -101,17 +105,22 @@ static hp_status meet(hp_world *world) {
     if (world->generation > 1)
         HP_TRY(hpi_segment_clear(&world->segments[world->rank]));
     HP_TRY(gather(world, HPI_LIFE_ALIVE, "world_create"));
+    HP_TRY(hpi_heartbeat_open(world));
     HP_TRY(create_world_group(world));
     hpi_world_doing(world, "running, waiting for nobody");
     return HP_OK;
 }
 
 static void world_free(hp_world *world) {
+    hpi_heartbeat_close(world);
     hpi_liveness_close(world);
     if (world->hub)
         hpi_free(world->segments);
     else
         hpi_bootstrap_close(world);
+    hpi_transport_close(world->transport);
+    hpi_lists_free(world);
+    hpi_world_unplace(world);
     if (world->owns_hub)
         hp_hub_destroy(world->hub);
     hpi_journal_destroy(world->journal);
@@ -122,6 +131,8 @@ static hp_status map_ranks(hp_world *world, const hp_world_config *config,
                            const hpi_identity *identity) {
     hp_hub *hub = config->hub;
     const bool is_single = identity->n_ranks == 1 && identity->origin != HPI_FROM_LAUNCHER;
+    if (identity->origin == HPI_FROM_TRANSPORT)
+        return hpi_bootstrap_across(world);
     if (!hub && !is_single)
         return hpi_bootstrap(world, identity);
     if (!hub) {
@@ -136,28 +147,42 @@ static void say_started(const hp_world *world) {
     uint64_t bytes = 0;
     cpu_set_t allowed;
     (void)hpi_world_segment(world, world->rank, &bytes);
-    HPI_SAY(
-        world->journal, HPI_LOG_INFO, "world",
-        "start: %d rank%s on this node, %s; %d cores allowed, ranks %s; %llu bytes of symmetric "
-        "memory reserved; library %s (%s), pid %d",
-        world->n_ranks, world->n_ranks == 1 ? "" : "s",
-        hpi_world_is_threads(world) ? "threads" : "processes",
-        sched_getaffinity(0, sizeof allowed, &allowed) ? 0 : CPU_COUNT(&allowed),
-        world->can_spin ? "spin" : "sleep", (unsigned long long)bytes, hp_version(),
-        hp_version_build(), (int)getpid());
+    HPI_SAY(world->journal, HPI_LOG_INFO, "world",
+            "start: %d rank%s on this node, %d on %d node%s, %s; %d cores allowed, ranks %s; %llu "
+            "bytes "
+            "of symmetric memory reserved; library %s (%s), pid %d",
+            world->n_local, world->n_local == 1 ? "" : "s", world->n_ranks, world->n_nodes,
+            world->n_nodes == 1 ? "" : "s", hpi_world_is_threads(world) ? "threads" : "processes",
+            sched_getaffinity(0, sizeof allowed, &allowed) ? 0 : CPU_COUNT(&allowed),
+            world->can_spin ? "spin" : "sleep", (unsigned long long)bytes, hp_version(),
+            hp_version_build(), (int)getpid());
+}
+
+static hp_status open_transport(hp_world *world, hpi_identity *identity) {
+    HP_TRY(
+        hpi_transport_open(&world->options, identity->rank, identity->n_ranks, &world->transport));
+    identity->rank = world->transport->rank;
+    identity->n_ranks = world->transport->n_ranks;
+    if (identity->n_ranks > HPI_MAX_RANKS)
+        return HPI_FAIL(HP_ERR_LIMIT, "expected at most %d ranks in a job, given %d", HPI_MAX_RANKS,
+                        identity->n_ranks);
+    return HP_OK;
 }
 
 static hp_status join(hp_world *world, const hp_world_config *config) {
     hpi_identity identity;
     HP_TRY(config->version ? hp_version_check(config->version) : HP_OK);
     HP_TRY(hpi_options_load(&world->options));
-    HP_TRY(hpi_who_are_we(config, &identity));
+    HP_TRY(hpi_who_are_we(config, &world->options, &identity));
+    if (identity.origin == HPI_FROM_TRANSPORT)
+        HP_TRY(open_transport(world, &identity));
     world->rank = identity.rank;
     world->n_ranks = identity.n_ranks;
     HP_TRY(hpi_journal_create(&world->options, world->rank, &world->journal));
     if (config->store)
         world->store = *config->store;
     HP_TRY(hpi_liveness_open(world));
+    HP_TRY(hpi_world_place(world, NULL));
     HP_TRY(map_ranks(world, config, &identity));
     world->life = &hpi_world_control(world, world->rank)->life;
     return meet(world);
@@ -260,10 +285,10 @@ int hp_world_size(const hp_world *world) {
     return world->n_ranks;
 }
 int hp_world_local_rank(const hp_world *world) {
-    return world->rank;
+    return world->place_of[world->rank];
 }
 int hp_world_local_size(const hp_world *world) {
-    return world->n_ranks;
+    return world->n_local;
 }
 hp_group *hp_world_group(const hp_world *world) {
     return world->group;
@@ -273,7 +298,14 @@ bool hpi_world_is_threads(const hp_world *world) {
     return world->hub;
 }
 bool hpi_world_is_local(const hp_world *world, int world_rank) {
-    return world_rank >= 0 && world_rank < world->n_ranks;
+    return world_rank >= 0 && world_rank < world->n_ranks &&
+           world->node_of[world_rank] == world->node_of[world->rank];
+}
+void hpi_world_describe(const hp_world *world, int world_rank, char *out_text, size_t size) {
+    if (hpi_world_is_local(world, world_rank))
+        hpi_control_describe(hpi_world_control(world, world_rank), out_text, size);
+    else
+        snprintf(out_text, size, "on host %s", hpi_transport_host_of(world->transport, world_rank));
 }
 void *hpi_world_segment(const hp_world *world, int world_rank, uint64_t *out_bytes) {
     if (!hpi_world_is_local(world, world_rank))
@@ -294,7 +326,7 @@ hp_status hpi_world_check_memory(hp_world *world, uint64_t bytes, const char *wh
     hpi_memory memory;
     hpi_memory_read("", &memory);
     HP_TRY(hpi_memory_check(&memory, bytes, what));
-    const uint64_t each = hpi_ceil_div(bytes, (uint64_t)world->n_ranks);
+    const uint64_t each = hpi_ceil_div(bytes, (uint64_t)world->n_local);
     if (each > memory.file_bytes)
         return HPI_FAIL(
             HP_ERR_LIMIT,

@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     world.options.start_timeout_ms = 1;
     world.options.thresholds = "";
     memset(&ours, 0, sizeof ours);
-    fill_hello(&world, &ours);
+    hpi_hello_fill(&world, &ours);
     h.n_asked = 0;
     for (int i = 0; i < N_HELLOS; i++)
         make_hello(&in, &ours, &h, i);
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
                  memchr(all[i].boot_id, 0, BOOT_BYTES) &&
                  memchr(all[i].message, 0, MESSAGE_BYTES) &&
                  memchr(all[i].thresholds, 0, TEXT_BYTES));
-        status = check_hellos(all, &world);
+        status = hpi_hellos_check(all, &world);
     }
     MUST(status <= 0);
     hp_last_error_get(&record);

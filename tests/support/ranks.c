@@ -31,7 +31,7 @@ typedef struct rank_run {
 } rank_run;
 
 typedef struct ranks_job {
-    int n;
+    int n, per_node; /* 0: all on one */
     ranks_body body;
     void *argument;
     hp_hub *hub; /* NULL for processes */
@@ -189,6 +189,8 @@ static void run_threads(ranks_job *job) {
     bool is_late;
     if (hp_hub_create(job->n, &job->hub))
         fail_msg("%s", hp_last_error());
+    if (job->per_node && hpi_hub_split(job->hub, job->per_node))
+        fail_msg("%s", hp_last_error());
     for (int i = 0; i < job->n; i++)
         if (pthread_create(&job->runs[i].thread, NULL, thread_main, &job->runs[i]))
             fail_msg("no thread for rank %d", i);
@@ -248,9 +250,9 @@ static void run_processes(ranks_job *job) {
 
 /* ---- the door ------------------------------------------------------------------------------ */
 
-int ranks_try(int n, ranks_kind kind, ranks_body body, void *argument, char *out_text,
-              size_t size) {
-    ranks_job job = {.n = n, .body = body, .argument = argument};
+static int try_job(int n, int per_node, ranks_kind kind, ranks_body body, void *argument,
+                   char *out_text, size_t size) {
+    ranks_job job = {.n = n, .per_node = per_node, .body = body, .argument = argument};
     job.runs = calloc((size_t)n, sizeof *job.runs);
     assert_non_null(job.runs);
     pthread_mutex_init(&job.lock, NULL);
@@ -271,9 +273,27 @@ int ranks_try(int n, ranks_kind kind, ranks_body body, void *argument, char *out
     return job.n_failed;
 }
 
-void ranks_run(int n, ranks_kind kind, ranks_body body, void *argument) {
+int ranks_try(int n, ranks_kind kind, ranks_body body, void *argument, char *out_text,
+              size_t size) {
+    return try_job(n, 0, kind, body, argument, out_text, size);
+}
+
+int ranks_try_nodes(int n, int per_node, ranks_body body, void *argument, char *out_text,
+                    size_t size) {
+    return try_job(n, per_node, RANKS_THREADS, body, argument, out_text, size);
+}
+
+static void run_job(int n, int per_node, ranks_kind kind, ranks_body body, void *argument) {
     char text[TEXT_BYTES];
-    const int n_failed = ranks_try(n, kind, body, argument, text, sizeof text);
+    const int n_failed = try_job(n, per_node, kind, body, argument, text, sizeof text);
     if (n_failed)
         fail_msg("%d of %d ranks failed; first: %s", n_failed, n, text);
+}
+
+void ranks_run(int n, ranks_kind kind, ranks_body body, void *argument) {
+    run_job(n, 0, kind, body, argument);
+}
+
+void ranks_run_nodes(int n, int per_node, ranks_body body, void *argument) {
+    run_job(n, per_node, RANKS_THREADS, body, argument);
 }

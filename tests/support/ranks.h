@@ -18,9 +18,13 @@ typedef void (*ranks_body)(hp_world *world, void *argument);
 /* Fails the calling cmocka test when a rank fails. The world is created and destroyed around body.
  * With processes, `argument` is each rank's own copy. */
 void ranks_run(int n, ranks_kind kind, ranks_body body, void *argument);
+/* As threads of which each `per_node` share memory; messages go between them: see hpi_hub_split. */
+void ranks_run_nodes(int n, int per_node, ranks_body body, void *argument);
 /* The same, where a failure is what is tested: the number of ranks that failed, and the text of the
  * first failure ("" when none). */
 int ranks_try(int n, ranks_kind kind, ranks_body body, void *argument, char *out_text, size_t size);
+int ranks_try_nodes(int n, int per_node, ranks_body body, void *argument, char *out_text,
+                    size_t size);
 /* Of every later run of this program; 60,000 ms at first. */
 void ranks_set_deadline_ms(uint64_t deadline_ms);
 

@@ -9,7 +9,7 @@
  * more.
  */
 #include "../inside.h"
-#include "store.h"
+#include "hello.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,33 +17,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define HELLO_MAGIC UINT64_C(0x6f6c6c6548504848) /* "HHPHello" */
-enum {
-    VERSION_BYTES = 16,
-    BOOT_BYTES = 40,
-    HOST_BYTES = 64,
-    MESSAGE_BYTES = 512,
-    TEXT_BYTES = 256
-};
-
-typedef struct hello {
-    uint64_t magic;
-    char version[VERSION_BYTES];
-    uint32_t layout_version;
-    int32_t n_ranks;
-    uint64_t heap_size; /* the option, as thresholds */
-    int32_t status;     /* HP_OK, or why this rank cannot take part */
-    int32_t pid;
-    uint64_t pid_namespace; /* in which pid means something; 0 unknown */
-    char boot_id[BOOT_BYTES];
-    char host[HOST_BYTES];
-    unsigned char token[HPI_TOKEN_BYTES];
-    char message[MESSAGE_BYTES];
-    char thresholds[TEXT_BYTES]; /* coll takes none that is longer */
-} hello;
-_Static_assert(sizeof(hello) == 952, "sent between processes");
-_Static_assert(sizeof(hello) <= HPI_STORE_VALUE_BYTES, "fits in a value");
 
 /* ---- saying hello -------------------------------------------------------------------------- */
 
@@ -61,7 +34,7 @@ static uint64_t pid_namespace(void) {
     return stat("/proc/self/ns/pid", &info) ? 0 : info.st_ino;
 }
 
-static void fill_hello(const hp_world *world, hello *h) {
+void hpi_hello_fill(const hp_world *world, hello *h) {
     h->magic = HELLO_MAGIC;
     h->layout_version = HPI_LAYOUT_VERSION;
     h->n_ranks = world->n_ranks;
@@ -120,6 +93,18 @@ static void append_rank(char *list, size_t size, int rank) {
     snprintf(list + length, size - length, "%s%d", length ? ", " : "", rank);
 }
 
+hp_status hpi_hello_read(hello *h, int rank, size_t n_bytes) {
+    if (n_bytes != sizeof *h || h->magic != HELLO_MAGIC || h->status > 0)
+        return HPI_FAIL_RANK(HP_ERR_VERSION, rank,
+                             "expected the hello of rank %d to be of this library (%s), it is of "
+                             "another version",
+                             rank, hp_version());
+    h->message[MESSAGE_BYTES - 1] = h->version[VERSION_BYTES - 1] = '\0';
+    h->host[HOST_BYTES - 1] = h->boot_id[BOOT_BYTES - 1] = '\0';
+    h->thresholds[TEXT_BYTES - 1] = '\0';
+    return HP_OK;
+}
+
 /* A rank that does not come costs the timeout once; after it the others are only looked for. */
 static hp_status read_hellos(const hp_store *store, const hp_world *world, uint64_t generation,
                              hello *all) {
@@ -139,15 +124,7 @@ static hp_status read_hellos(const hp_store *store, const hp_world *world, uint6
             continue;
         }
         HP_TRY(status);
-        if (n_bytes != sizeof all[i] || all[i].magic != HELLO_MAGIC || all[i].status > 0)
-            return HPI_FAIL_RANK(
-                HP_ERR_VERSION, i,
-                "expected the hello of rank %d to be of this library (%s), it is of "
-                "another version",
-                i, hp_version());
-        all[i].message[MESSAGE_BYTES - 1] = all[i].version[VERSION_BYTES - 1] = '\0';
-        all[i].host[HOST_BYTES - 1] = all[i].boot_id[BOOT_BYTES - 1] = '\0';
-        all[i].thresholds[TEXT_BYTES - 1] = '\0';
+        HP_TRY(hpi_hello_read(&all[i], i, n_bytes));
     }
     if (first_missing >= 0)
         return HPI_FAIL_RANK(HP_ERR_TIMEOUT, first_missing,
@@ -200,14 +177,14 @@ static hp_status check_machines(const hello *all, int n_ranks) {
     return HP_OK;
 }
 
-static hp_status check_hellos(const hello *all, const hp_world *world) {
+hp_status hpi_hellos_check(const hello *all, const hp_world *world) {
     for (int i = 0; i < world->n_ranks; i++)
         if (all[i].status && i != world->rank)
             return HPI_FAIL_RANK((hp_status)all[i].status, i, "rank %d cannot take part: %s", i,
                                  all[i].message);
     for (int i = 1; i < world->n_ranks; i++)
         HP_TRY(compare_hello(&all[0], &all[i], i));
-    return check_machines(all, world->n_ranks);
+    return HP_OK;
 }
 
 /* ---- passing segments round ----------------------------------------------------------------- */
@@ -215,7 +192,8 @@ static hp_status check_hellos(const hello *all, const hp_world *world) {
 /* From now on a rank that dies is noticed, where its number means something to us. */
 static hp_status watch_early(hp_world *world, const hello *all) {
     const hello *own = &all[world->rank];
-    for (int i = 0; i < world->n_ranks; i++) {
+    for (int k = 0; k < world->n_local; k++) {
+        const int i = world->local[k];
         if (i == world->rank || !own->pid_namespace || all[i].pid_namespace != own->pid_namespace)
             continue;
         const int pidfd = hpi_fd_above_stdio((int)syscall(SYS_pidfd_open, all[i].pid, 0));
@@ -254,20 +232,21 @@ static hp_status map_peer(hp_world *world, int rank) {
     return watch_sender(world, rank);
 }
 
-static hp_status pass_segments(hp_world *world, const hello *all) {
-    for (int i = 0; i < world->n_ranks; i++)
-        hpi_share_peer(world, i, all[i].token);
+hp_status hpi_pass_segments(hp_world *world, const hello *all) {
+    const int n = world->n_local, place = world->place_of[world->rank];
+    const int *local = world->local;
+    for (int k = 0; k < n; k++)
+        hpi_share_peer(world, local[k], all[local[k]].token);
     HP_TRY(watch_early(world, all));
-    for (int i = 0; i < world->n_ranks; i++)
-        if (i != world->rank)
-            HP_TRY(hpi_share_greet(world, i));
-    /* each begins behind itself, so that not everybody sends to rank 0 at once */
-    for (int k = 1; k < world->n_ranks; k++)
-        HP_TRY(hpi_share_send(world, (world->rank + k) % world->n_ranks, 0,
-                              world->segments[world->rank].fd));
-    for (int i = 0; i < world->n_ranks; i++)
-        if (i != world->rank)
-            HP_TRY(map_peer(world, i));
+    for (int k = 0; k < n; k++)
+        if (k != place)
+            HP_TRY(hpi_share_greet(world, local[k]));
+    /* each begins behind itself, so that not everybody sends to the first at once */
+    for (int k = 1; k < n; k++)
+        HP_TRY(hpi_share_send(world, local[(place + k) % n], 0, world->segments[world->rank].fd));
+    for (int k = 0; k < n; k++)
+        if (k != place)
+            HP_TRY(map_peer(world, local[k]));
     return HP_OK;
 }
 
@@ -309,7 +288,7 @@ static hp_status say_hello(hp_world *world, const hpi_identity *identity, const 
     char key[HPI_STORE_KEY_BYTES];
     hello own = {0};
     hp_error record;
-    fill_hello(world, &own);
+    hpi_hello_fill(world, &own);
     const hp_status status =
         all ? prepare(world, identity, &own)
             : HPI_FAIL(HP_ERR_MEMORY, "expected room for what %d ranks say, the system gave none",
@@ -332,19 +311,23 @@ static hp_status meet_ranks(hp_world *world, const hpi_identity *identity, const
     HP_TRY(say_hello(world, identity, store, &generation, all));
     hpi_world_doing(world, "starting, waiting for every rank to say hello");
     HP_TRY(read_hellos(store, world, generation, all));
-    HP_TRY(check_hellos(all, world));
+    HP_TRY(hpi_hellos_check(all, world));
+    HP_TRY(check_machines(all, world->n_ranks));
     hpi_world_doing(world, "starting, exchanging shared memory");
-    const hp_status status = pass_segments(world, all);
+    const hp_status status = hpi_pass_segments(world, all);
     return status == HP_ERR_PEER ? name_first_ended(store, generation, status) : status;
+}
+
+bool hpi_segments_list(hp_world *world) {
+    world->segments = hpi_alloc((size_t)world->n_ranks, sizeof *world->segments);
+    for (int i = 0; world->segments && i < world->n_ranks; i++)
+        world->segments[i] = HPI_SEGMENT_NONE;
+    return world->segments;
 }
 
 hp_status hpi_bootstrap(hp_world *world, const hpi_identity *identity) {
     hp_store store;
-    const size_t n = (size_t)world->n_ranks;
-    world->segments = hpi_alloc(n, sizeof *world->segments);
-    hello *all = world->segments ? hpi_alloc(n, sizeof *all) : NULL;
-    for (size_t i = 0; world->segments && i < n; i++)
-        world->segments[i] = HPI_SEGMENT_NONE;
+    hello *all = hpi_segments_list(world) ? hpi_alloc((size_t)world->n_ranks, sizeof *all) : NULL;
     hp_status status = open_store(world, identity, &store);
     if (!status) {
         status = meet_ranks(world, identity, &store, all);

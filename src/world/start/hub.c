@@ -10,6 +10,8 @@
 
 struct hp_hub {
     int n_ranks;
+    int ranks_per_node;
+    hpi_threads *threads;   /* what carries messages between nodes; NULL: there is one node */
     hpi_segment *segments;  /* [n_ranks] */
     const char *thresholds; /* the option, for all */
 };
@@ -49,8 +51,14 @@ void hp_hub_destroy(hp_hub *hub) {
         return;
     for (int i = 0; i < hub->n_ranks; i++)
         hpi_segment_close(&hub->segments[i]);
+    hpi_threads_destroy(hub->threads);
     hpi_free(hub->segments);
     hpi_free(hub);
+}
+
+hp_status hpi_hub_split(hp_hub *hub, int ranks_per_node) {
+    hub->ranks_per_node = ranks_per_node;
+    return hpi_threads_create(hub->n_ranks, ranks_per_node, &hub->threads);
 }
 
 hpi_control *hpi_hub_control(hp_hub *hub, int rank) {
@@ -61,12 +69,26 @@ int hpi_hub_size(const hp_hub *hub) {
     return hub->n_ranks;
 }
 
+static hp_status join_node(hp_world *world, hp_hub *hub) {
+    int *first_of = hpi_alloc((size_t)hub->n_ranks, sizeof *first_of);
+    if (!first_of)
+        return HP_ERR_MEMORY;
+    for (int i = 0; i < hub->n_ranks; i++)
+        first_of[i] = i / hub->ranks_per_node * hub->ranks_per_node;
+    const hp_status status = hpi_world_place(world, first_of);
+    hpi_free(first_of);
+    return status ? status : hpi_threads_open(hub->threads, world->rank, &world->transport);
+}
+
 hp_status hpi_hub_join(hp_world *world, hp_hub *hub) {
     world->hub = hub;
     world->options.thresholds = hub->thresholds;
+    if (hub->threads)
+        HP_TRY(join_node(world, hub));
     world->segments = hpi_alloc((size_t)hub->n_ranks, sizeof *world->segments);
     if (!world->segments)
         return HP_ERR_MEMORY;
-    memcpy(world->segments, hub->segments, (size_t)hub->n_ranks * sizeof *world->segments);
+    for (int i = 0; i < hub->n_ranks; i++)
+        world->segments[i] = hpi_world_is_local(world, i) ? hub->segments[i] : HPI_SEGMENT_NONE;
     return HP_OK;
 }

@@ -461,14 +461,14 @@ void hpi_share_refuse(hp_world *world, int culprit) {
     }
 }
 
-/* fd -1: a message alone. */
-static hp_status deliver(hp_world *world, int to, uint64_t key, int fd) {
+/* fd -1: a message alone. For refusal_ns a refusal is not believed. */
+static hp_status deliver(hp_world *world, int to, uint64_t key, int fd, uint64_t refusal_ns) {
     const uint64_t deadline_ns = deadline_of(world);
-    const uint64_t refusal_end_ns = hpi_now_ns() + REFUSAL_NS;
+    const uint64_t refusal_end_ns = hpi_now_ns() + refusal_ns;
     const share_message message = message_to(world, to, key);
     while (send_once(world, to, &message, fd) < 0) {
         /* a dying process closes its socket a little before it has ended: look more than once */
-        if (errno == ECONNREFUSED && hpi_now_ns() > refusal_end_ns)
+        if (errno == ECONNREFUSED && hpi_now_ns() >= refusal_end_ns)
             return HPI_FAIL_RANK(HP_ERR_UNSUPPORTED, to,
                                  "rank %d cannot reach rank %d to share memory: it is in another "
                                  "network namespace of this machine",
@@ -485,7 +485,13 @@ static hp_status deliver(hp_world *world, int to, uint64_t key, int fd) {
 }
 
 hp_status hpi_share_greet(hp_world *world, int to) {
-    return deliver(world, to, KEY_GREETS, -1);
+    return deliver(world, to, KEY_GREETS, -1, REFUSAL_NS);
+}
+
+hp_status hpi_share_try(hp_world *world, int to, bool *out_reaches) {
+    const hp_status status = deliver(world, to, KEY_GREETS, -1, 0);
+    *out_reaches = status == HP_OK;
+    return status == HP_ERR_UNSUPPORTED ? HP_OK : status;
 }
 
 static hp_status await_greeting(hp_world *world, int from) {
@@ -505,7 +511,7 @@ hp_status hpi_share_send(hp_world *world, int to, uint64_t key, int fd) {
     explain(note, to, NULL, begin_ns);
     hp_status status = await_greeting(world, to);
     if (!status)
-        status = deliver(world, to, key, fd);
+        status = deliver(world, to, key, fd, REFUSAL_NS);
     if (status)
         explain(&own->failure, to, NULL, begin_ns);
     hpi_note_free(note);

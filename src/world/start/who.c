@@ -3,7 +3,8 @@
  * who.c - who we are: which rank of how many, and who says so.
  *
  * The first of these that applies: a hub in the config (threads), a store in the config, the
- * descriptors that a launcher of ours passed on, torchrun's environment, else a world of one.
+ * descriptors that a launcher of ours passed on, a transport that is asked for by name, torchrun's
+ * environment, the traces of an MPI's launcher, else a world of one.
  */
 #include "../inside.h"
 #include "../launch/launch.h"
@@ -53,13 +54,25 @@ static hp_status read_ranks(hpi_identity *out, bool *out_found) {
     return rank_in_range(out->rank, out->n_ranks, "RANK and WORLD_SIZE");
 }
 
-static hp_status from_environment(hpi_identity *out) {
+/* Started by no launcher of ours. */
+static void from_others(const hpi_options *options, bool is_ranked, hpi_identity *out) {
+    const bool is_asked = hpi_transport_is_named(options);
+    if (is_asked || (!is_ranked && hpi_transport_fits(options))) {
+        out->origin = HPI_FROM_TRANSPORT;
+        if (!is_ranked)
+            out->rank = out->n_ranks = -1;
+    } else {
+        out->origin = is_ranked && out->n_ranks > 1 ? HPI_FROM_ENVIRONMENT : HPI_ALONE;
+    }
+}
+
+static hp_status from_environment(const hpi_options *options, hpi_identity *out) {
     const char *launcher = hpi_environment(HPI_LAUNCHER_ENVIRONMENT);
     bool is_ranked;
     *out = (hpi_identity){.origin = HPI_ALONE};
     HP_TRY(read_ranks(out, &is_ranked));
     if (!launcher) {
-        out->origin = is_ranked && out->n_ranks > 1 ? HPI_FROM_ENVIRONMENT : HPI_ALONE;
+        from_others(options, is_ranked, out);
         return HP_OK;
     }
     out->origin = HPI_FROM_LAUNCHER;
@@ -75,12 +88,13 @@ static hp_status from_environment(hpi_identity *out) {
     return HP_OK;
 }
 
-hp_status hpi_who_are_we(const hp_world_config *config, hpi_identity *out_identity) {
+hp_status hpi_who_are_we(const hp_world_config *config, const hpi_options *options,
+                         hpi_identity *out_identity) {
     if (config->hub)
         return from_hub(config, out_identity);
     if (config->store)
         return from_store(config, out_identity);
-    HP_TRY(from_environment(out_identity));
+    HP_TRY(from_environment(options, out_identity));
     if ((config->rank != -1 && config->rank != out_identity->rank) ||
         (config->n_ranks != -1 && config->n_ranks != out_identity->n_ranks))
         return HPI_FAIL(HP_ERR_ARGUMENT,

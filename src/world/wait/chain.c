@@ -44,11 +44,11 @@ static int next_of(const hp_world *world, int world_rank, const hp_group *group,
 int hpi_chain_end(const hp_world *world, const hp_group *group, int first, uint64_t begin_ns) {
     const uint64_t now_ns = hpi_now_ns(), latest_ns = begin_ns + (now_ns - begin_ns) / 2;
     int rank = first;
-    for (int n = 0; n < world->n_ranks; n++) {
+    for (int n = 0; n < world->n_local; n++) {
         const int next =
             hpi_rank_is_stopped(world, rank) ? -1 : next_of(world, rank, group, latest_ns);
-        if (next < 0 || next >= world->n_ranks)
-            return rank;
+        if (!hpi_world_is_local(world, next))
+            return rank; /* or on to another node, whose notes are not read here */
         if (next == world->rank)
             break;
         rank = next;

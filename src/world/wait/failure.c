@@ -43,6 +43,8 @@ static bool member_failed(const hp_group *group, int rank) {
 
 int hpi_group_find_failed(const hp_group *group) {
     int told = -1;
+    if (group->nodes) /* told by its inner group and by the news */
+        return -1;
     for (int i = 0; i < group->size; i++) {
         if (i == group->rank || !member_failed(group, i))
             continue;
@@ -89,13 +91,26 @@ hp_status hpi_group_tell_failed(const hp_group *group) {
     return hpi_error_set(&group->error);
 }
 
+static void fail(hp_group *group, bool is_cancelled);
+
+/* To those of this node by the inner group, to the others as news, unless that is where it is from.
+ */
+static void publish_across(hp_group *group, bool is_cancelled) {
+    fail(group->inner, is_cancelled);
+    if (!hpi_world_is_forked(group->world) && hpi_news_of(group, "a call") == HP_OK)
+        hpi_news_tell(group, is_cancelled ? HPI_GROUP_CANCELLED : HPI_GROUP_FAILED);
+    (void)hpi_error_set(&group->error);
+}
+
 static void fail(hp_group *group, bool is_cancelled) {
     int expected = HPI_FAILED_NO;
     if (!atomic_compare_exchange_strong_explicit(&group->failed, &expected, HPI_FAILED_WRITING,
                                                  memory_order_relaxed, memory_order_relaxed))
         return;
     hp_last_error_get(&group->error);
-    if (!hpi_world_is_forked(group->world)) /* else the lines are the parent's */
+    if (group->nodes)
+        publish_across(group, is_cancelled);
+    else if (!hpi_world_is_forked(group->world)) /* else the lines are the parent's */
         publish(group, is_cancelled);
     atomic_store_explicit(&group->failed, HPI_FAILED_YES, memory_order_release);
     if (!hpi_world_is_forked(group->world))
@@ -111,6 +126,10 @@ void hpi_group_cancel(hp_group *group) {
 }
 
 void hpi_group_say_destroyed(hp_group *group) {
+    if (group->nodes) {
+        hpi_news_tell(group, HPI_GROUP_DESTROYED);
+        return;
+    }
     if (state_of(group, group->rank) < STATE_FAILED) /* words of an earlier group of this slot */
         set_state_word(group, WORD_STATUS, 0);
     hpi_line_post(group, HPI_LINE_STATE, STATE_DESTROYED);
@@ -119,7 +138,7 @@ void hpi_group_say_destroyed(hp_group *group) {
 /* ---- the others' ---------------------------------------------------------------------------- */
 
 bool hpi_group_has_destroyed(const hp_group *group, int rank) {
-    return state_of(group, rank) == STATE_DESTROYED;
+    return !group->nodes && state_of(group, rank) == STATE_DESTROYED;
 }
 
 hp_status hpi_group_told(const hp_group *group, int rank, const char *waited) {

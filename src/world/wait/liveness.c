@@ -135,6 +135,10 @@ int hpi_liveness_origin(hp_world *world, int world_rank) {
 
 hp_status hpi_group_listen(const hp_group *group, const char *operation) {
     char doing[64];
+    if (group->nodes) {
+        HP_TRY(hpi_group_listen(group->inner, operation));
+        return hpi_news_of(group, operation);
+    }
     const int failed = hpi_group_find_failed(group);
     if (failed < 0)
         return HP_OK;

@@ -210,16 +210,16 @@ static void wait_text(const wait_state *w, char *text, size_t size) {
 
 /* Those whose end, or silence, matters to the wait. */
 static int n_watched(const wait_state *w) {
-    return w->reason->group ? w->reason->group->size : w->world->n_ranks;
+    return w->reason->group ? w->reason->group->size : w->world->n_local;
 }
 static int watched(const wait_state *w, int i) {
-    return w->reason->group ? w->reason->group->world_ranks[i] : i;
+    return w->reason->group ? w->reason->group->world_ranks[i] : w->world->local[i];
 }
 
 static hp_status fail_peer(const wait_state *w, int culprit, const char *how) {
     char waited[200], doing[256];
     wait_text(w, waited, sizeof waited);
-    hpi_control_describe(hpi_world_control(w->world, culprit), doing, sizeof doing);
+    hpi_world_describe(w->world, culprit, doing, sizeof doing);
     hpi_liveness_blame(w->world, culprit);
     return HPI_FAIL_RANK(HP_ERR_PEER, culprit, "rank %d %s: %s; rank %d was last seen %s", culprit,
                          how, waited, culprit, doing);
@@ -227,7 +227,7 @@ static hp_status fail_peer(const wait_state *w, int culprit, const char *how) {
 
 static bool never_came(const wait_state *w, int world_rank) {
     const hp_group *group = w->reason->group;
-    return group && !hpi_directory_has_joined(w->world, group->slot, world_rank);
+    return group && !group->nodes && !hpi_directory_has_joined(w->world, group->slot, world_rank);
 }
 
 /* What keeps `rank` from signalling; NULL: nothing does. */
