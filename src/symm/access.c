@@ -49,6 +49,20 @@ static int member(const hpi_block *b, int rank) {
     return (unsigned)rank < HPI_READ(b->n_members) ? HPI_READ(b->members[rank]) : -1;
 }
 
+/* One that took no part in the allocation, or whose memory is that of another node. */
+static hp_status tell_unreachable(const hp_world *world, int world_rank) {
+    if (hpi_world_is_local(world, world_rank))
+        return HPI_FAIL_RANK(HP_ERR_ARGUMENT, world_rank,
+                             "expected a rank that the memory was allocated over, world rank %d "
+                             "took no part",
+                             world_rank);
+    return HPI_FAIL_RANK(HP_ERR_UNSUPPORTED, world_rank,
+                         "expected a rank of this node (%s), world rank %d is on %s: collectives "
+                         "and messages go there, one-sided calls do not",
+                         hpi_world_host(world, hp_world_rank(world)), world_rank,
+                         hpi_world_host(world, world_rank));
+}
+
 /* The rank in the world that the target means. */
 INLINED static inline hp_status find_rank(const hpi_block *b, const target *t,
                                           int *out_world_rank) {
@@ -65,10 +79,7 @@ INLINED static inline hp_status find_rank(const hpi_block *b, const target *t,
                         (t->group ? hp_group_size(t->group) : (int)HPI_READ(b->n_members)) - 1,
                         t->rank);
     if (!HPI_READ(b->at[*out_world_rank]))
-        return HPI_FAIL_RANK(HP_ERR_ARGUMENT, *out_world_rank,
-                             "expected a rank that the memory was allocated over, world rank %d "
-                             "took no part",
-                             *out_world_rank);
+        return tell_unreachable(t->memory.world, *out_world_rank);
     return HP_OK;
 }
 

@@ -144,19 +144,22 @@ static void release(const request *q, uint64_t offset) {
     pthread_mutex_unlock(&q->state->lock);
 }
 
-/* May the members together take what they are about to commit? */
+/* May the members of this node together take what they are about to commit? */
 static hp_status check_memory(const request *q, const uint64_t *all) {
     uint64_t total = 0;
     for (int i = 0; i < hp_group_size(q->group); i++)
-        total += all[(size_t)i * N_WORDS + WORD_FRESH];
+        if (hpi_world_is_local(q->state->world, hp_group_world_rank(q->group, i)))
+            total += all[(size_t)i * N_WORDS + WORD_FRESH];
     return total ? hpi_world_check_memory(q->state->world, total, "symmetric memory") : HP_OK;
 }
 
-/* Where the members' blocks are seen here. */
+/* Where the blocks of this node's members are seen here; those of others are not. */
 static void locate(const request *q, const uint64_t *all, hpi_block *b) {
     for (int i = 0; i < hp_group_size(q->group); i++) {
         const int rank = hp_group_world_rank(q->group, i);
         uint64_t bytes;
+        if (!hpi_world_is_local(q->state->world, rank))
+            continue;
         unsigned char *segment = hpi_world_segment(q->state->world, rank, &bytes);
         HPI_FILL(b->at[rank], q->is_spanning ? (unsigned char *)b->map + (uint64_t)i * q->bytes
                                              : segment + all[(size_t)i * N_WORDS + WORD_OFFSET]);
@@ -311,6 +314,21 @@ static hp_status take_entered(request *q, const char *call, hp_symm *out_memory)
     return hpi_probe_end(&probe, status);
 }
 
+/* One range for all members can lie on one node alone. */
+static hp_status check_is_on_node(hp_group *group) {
+    hp_world *world = hp_group_world(group);
+    for (int i = 0; i < hp_group_size(group); i++) {
+        const int world_rank = hp_group_world_rank(group, i);
+        if (!hpi_world_is_local(world, world_rank))
+            return HPI_FAIL_RANK(HP_ERR_UNSUPPORTED, world_rank,
+                                 "expected every rank of %s on this node (%s), world rank %d is on "
+                                 "%s",
+                                 hpi_group_name(group), hpi_world_host(world, hp_world_rank(world)),
+                                 world_rank, hpi_world_host(world, world_rank));
+    }
+    return HP_OK;
+}
+
 static hp_status request_begin(hp_world *world, hp_group *group, request *out_request) {
     out_request->own = hpi_symm_state_get(world, &out_request->state);
     if (!world || hpi_world_usable(world) < 0)
@@ -321,14 +339,7 @@ static hp_status request_begin(hp_world *world, hp_group *group, request *out_re
     if (hp_group_world(out_request->group) != world)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a group of this world, given %s of another",
                         hpi_group_name(group));
-    for (int i = 0; i < hp_group_size(out_request->group); i++) {
-        const int world_rank = hp_group_world_rank(out_request->group, i);
-        if (!hpi_world_is_local(world, world_rank))
-            return HPI_FAIL_RANK(HP_ERR_UNSUPPORTED, world_rank,
-                                 "expected every rank of %s on this node, world rank %d is not",
-                                 hpi_group_name(out_request->group), world_rank);
-    }
-    return HP_OK;
+    return out_request->is_spanning ? check_is_on_node(out_request->group) : HP_OK;
 }
 
 hp_status hp_symm_alloc(hp_world *world, hp_group *group, uint64_t bytes, uint64_t alignment,
@@ -358,11 +369,7 @@ hp_status hpi_symm_alloc_inside(hp_group *group, uint64_t bytes, uint64_t alignm
 
 /* ---- giving back ---- */
 
-/* Everyone has come, so nobody is inside a call on it; all must mean the same block. The keys need
- * no memory that could be missing: freeing never fails for want of it. */
-static hp_status meet_to_free(hp_group *group, uint64_t key) {
-    uint64_t all[HPI_MAX_LOCAL];
-    HP_TRY(hpi_group_exchange(group, "symm_free", &key, 1, all));
+static hp_status compare_keys(hp_group *group, uint64_t key, const uint64_t *all) {
     for (int i = 0; i < hp_group_size(group); i++)
         if (all[i] != key)
             return HPI_FAIL_RANK(HP_ERR_MISMATCH, hp_group_world_rank(group, i),
@@ -371,6 +378,21 @@ static hp_status meet_to_free(hp_group *group, uint64_t key) {
                                  hpi_group_name(group), i, hp_group_world_rank(group, i),
                                  (unsigned long long)all[i], (unsigned long long)key);
     return HP_OK;
+}
+
+/* Everyone has come, so nobody is inside a call on it; all must mean the same block. Inside a node
+ * the keys need no memory that could be missing: freeing never fails for want of it. */
+static hp_status meet_to_free(hp_group *group, uint64_t key) {
+    uint64_t few[HPI_MAX_LOCAL], *many = NULL;
+    if (hp_group_size(group) > HPI_MAX_LOCAL &&
+        !(many = hpi_alloc((size_t)hp_group_size(group), sizeof *many)))
+        return HP_ERR_MEMORY;
+    uint64_t *all = many ? many : few;
+    hp_status status = hpi_group_exchange(group, "symm_free", &key, 1, all);
+    if (status == HP_OK)
+        status = compare_keys(group, key, all);
+    hpi_free(many);
+    return status;
 }
 
 static void give_back(hpi_symm_state *s, const hpi_block *block) {

@@ -118,7 +118,9 @@ static hp_status create_dim(hp_mesh *mesh, int dim) {
     char prefix[16], name[HPI_GROUP_NAME_BYTES];
     const int n = mesh->sizes[dim];
     const int first = mesh->world->rank - mesh->coordinates[dim] * mesh->strides[dim];
-    int ranks[HPI_MAX_LOCAL];
+    int *ranks = hpi_alloc((size_t)n, sizeof *ranks);
+    if (!ranks)
+        return HP_ERR_MEMORY;
     for (int i = 0; i < n; i++)
         ranks[i] = first + i * mesh->strides[dim];
     const hp_status status = hp_group_create(mesh->world, ranks, n, &mesh->groups[dim]);
@@ -127,6 +129,7 @@ static hp_status create_dim(hp_mesh *mesh, int dim) {
         hpi_name_ranks(prefix, ranks, n, name, sizeof name);
         hpi_group_set_name(mesh->groups[dim], name);
     }
+    hpi_free(ranks);
     return status;
 }
 

@@ -301,11 +301,14 @@ bool hpi_world_is_local(const hp_world *world, int world_rank) {
     return world_rank >= 0 && world_rank < world->n_ranks &&
            world->node_of[world_rank] == world->node_of[world->rank];
 }
+const char *hpi_world_host(const hp_world *world, int world_rank) {
+    return world->transport ? hpi_transport_host_of(world->transport, world_rank) : "this host";
+}
 void hpi_world_describe(const hp_world *world, int world_rank, char *out_text, size_t size) {
     if (hpi_world_is_local(world, world_rank))
         hpi_control_describe(hpi_world_control(world, world_rank), out_text, size);
     else
-        snprintf(out_text, size, "on host %s", hpi_transport_host_of(world->transport, world_rank));
+        snprintf(out_text, size, "on host %s", hpi_world_host(world, world_rank));
 }
 void *hpi_world_segment(const hp_world *world, int world_rank, uint64_t *out_bytes) {
     if (!hpi_world_is_local(world, world_rank))

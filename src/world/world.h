@@ -44,6 +44,8 @@ void hpi_group_drop_view(const hp_group *group, void *view, uint64_t bytes);
 
 bool hpi_world_is_threads(const hp_world *world);
 bool hpi_world_is_local(const hp_world *world, int world_rank);
+/* The host that a rank is on, as it says itself; for people. */
+const char *hpi_world_host(const hp_world *world, int world_rank);
 
 enum { HPI_MAX_LOCAL = 1024 };      /* ranks of a node */
 enum { HPI_MAX_RANKS = 16 * 1024 }; /* ... of a job */

@@ -4,6 +4,7 @@
  * messages.
  */
 #include "../support/ranks.h"
+#include "symm/symm.h"
 #include "world/inside.h"
 
 #include <setjmp.h>
@@ -164,6 +165,43 @@ static void calls_that_differ(void **state) {
     ranks_run_nodes(N, PER_NODE, other_calls, NULL);
 }
 
+/* Memory of a group that spans: on every rank, reached inside the node. */
+static void memory(hp_world *world, void *argument) {
+    hp_symm symm;
+    uint64_t word = 100 + (uint64_t)hp_world_rank(world), got = 0;
+    void *pointer;
+    (void)argument;
+    RANK_OK(hp_symm_alloc(world, NULL, 4096, 0, &symm));
+    for (int i = 0; i < N; i++) {
+        const bool is_near = hpi_world_is_local(world, i);
+        const hp_status expected = HP_ERR_UNSUPPORTED;
+        if (is_near) {
+            RANK_OK(hp_symm_put(symm, 8 * (uint64_t)hp_world_rank(world), &word, 8, i, NULL));
+            RANK_OK(hp_symm_pointer(symm, i, NULL, &pointer));
+            continue;
+        }
+        RANK_FAILS(hp_symm_put(symm, 0, &word, 8, i, NULL), expected);
+        RANK_CHECK(strstr(hp_last_error(), "node0") && strstr(hp_last_error(), "node1"));
+        RANK_FAILS(hp_symm_get(&got, symm, 0, 8, i, NULL), expected);
+        RANK_FAILS(hp_symm_signal(symm, 0, HP_SIGNAL_SET, 1, i, NULL), expected);
+        RANK_FAILS(hp_symm_pointer(symm, i, NULL, &pointer), expected);
+    }
+    exchange(hp_world_group(world), 11);
+    for (int i = 0; i < N; i++) {
+        RANK_OK(hp_symm_get(&got, symm, 8 * (uint64_t)i, 8, hp_world_rank(world), NULL));
+        RANK_CHECK(!hpi_world_is_local(world, i) || got == 100 + (uint64_t)i);
+    }
+    RANK_OK(hp_symm_free(symm));
+    RANK_FAILS(hp_symm_alloc_spanning(world, NULL, 4096, &symm), HP_ERR_UNSUPPORTED);
+    RANK_OK(hp_symm_alloc_spanning(world, hpi_group_inner(hp_world_group(world)), 4096, &symm));
+    RANK_OK(hp_symm_free(symm));
+}
+
+static void memory_of_a_group_that_spans(void **state) {
+    (void)state;
+    ranks_run_nodes(N, PER_NODE, memory, NULL);
+}
+
 static void no_transport(hp_world *world, void *argument) {
     hp_group *group;
     (void)argument;
@@ -183,9 +221,10 @@ static void a_job_without_a_transport(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_of_two_nodes), cmocka_unit_test(groups_that_span),
-        cmocka_unit_test(split_and_meshes),   cmocka_unit_test(messages_between_nodes),
-        cmocka_unit_test(calls_that_differ),  cmocka_unit_test(a_job_without_a_transport),
+        cmocka_unit_test(ranks_of_two_nodes),        cmocka_unit_test(groups_that_span),
+        cmocka_unit_test(split_and_meshes),          cmocka_unit_test(messages_between_nodes),
+        cmocka_unit_test(calls_that_differ),         cmocka_unit_test(memory_of_a_group_that_spans),
+        cmocka_unit_test(a_job_without_a_transport),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

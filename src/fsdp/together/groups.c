@@ -97,6 +97,13 @@ void hpi_fsdp_drop_meeting(hp_fsdp *fsdp) {
     hpi_free(fsdp->meeting);
 }
 
+/* Those whose lines this rank sees. Who is on another node learns of a reset by the groups that it
+ * cancels, which is said some 20 ms behind what was sent in them: so a rank that needs nothing more
+ * of this one comes to the end of its call. */
+static hp_group *near(const hpi_meeting *m) {
+    return hpi_group_inner(m->group);
+}
+
 /* A look takes a system call, and leaves the record that names with whom it began. */
 void hpi_fsdp_end_meetings(hp_fsdp *fsdp) {
     hp_group *group = fsdp->meeting->group;
@@ -116,13 +123,13 @@ static uint64_t progress(uint64_t n_resets, uint64_t n_done) {
 
 /* n_done of a rank when it announced a reset. */
 static _Atomic uint64_t *left_at(const hpi_meeting *m, int rank) {
-    return &hpi_group_line(m->group, rank, HPI_LINE_ENTER)->words[0];
+    return &hpi_group_line(near(m), rank, HPI_LINE_ENTER)->words[0];
 }
 
 void hpi_fsdp_done(const hp_fsdp *fsdp) {
     hpi_meeting *m = fsdp->meeting;
     if (m)
-        hpi_line_post(m->group, HPI_LINE_ENTER, progress(m->n_resets, ++m->n_done));
+        hpi_line_post(near(m), HPI_LINE_ENTER, progress(m->n_resets, ++m->n_done));
 }
 
 static void announce(hpi_meeting *m) {
@@ -130,8 +137,8 @@ static void announce(hpi_meeting *m) {
     m->announced = progress(m->n_resets, n_done);
     m->is_announced = true;
     m->n_done = 0;
-    atomic_store_explicit(left_at(m, hp_group_rank(m->group)), n_done, memory_order_relaxed);
-    hpi_line_post(m->group, HPI_LINE_ENTER, progress(++m->n_resets, 0));
+    atomic_store_explicit(left_at(m, hp_group_rank(near(m))), n_done, memory_order_relaxed);
+    hpi_line_post(near(m), HPI_LINE_ENTER, progress(++m->n_resets, 0));
 }
 
 /* One that did not come through is tried again under its own number: the others have made, or will
@@ -141,9 +148,9 @@ hp_status hpi_fsdp_begin_reset(const hp_fsdp *fsdp) {
     hp_status status = HP_OK;
     if (!m->is_announced)
         announce(m);
-    for (int i = 0; i < hp_group_size(m->group) && status == HP_OK; i++)
-        if (i != hp_group_rank(m->group))
-            status = hpi_line_wait(m->group, i, HPI_LINE_ENTER, m->announced, "fsdp_reset");
+    for (int i = 0; i < hp_group_size(near(m)) && status == HP_OK; i++)
+        if (i != hp_group_rank(near(m)))
+            status = hpi_line_wait(near(m), i, HPI_LINE_ENTER, m->announced, "fsdp_reset");
     return status;
 }
 
@@ -153,14 +160,15 @@ void hpi_fsdp_end_reset(const hp_fsdp *fsdp) {
 
 hp_status hpi_fsdp_listen(const hp_fsdp *fsdp, const char *call) {
     const hpi_meeting *m = fsdp->meeting;
-    for (int i = 0; m && i < hp_group_size(m->group); i++) {
-        if (!hpi_line_reached(m->group, i, HPI_LINE_ENTER, progress(m->n_resets + 1, 0)) ||
+    for (int i = 0; m && i < hp_group_size(near(m)); i++) {
+        const int rank = hp_group_world_rank(near(m), i);
+        if (!hpi_line_reached(near(m), i, HPI_LINE_ENTER, progress(m->n_resets + 1, 0)) ||
             atomic_load_explicit(left_at(m, i), memory_order_relaxed) > m->n_done)
             continue; /* it left a later pass: this rank can finish its own */
-        return HPI_FAIL_RANK(HP_ERR_FAILED, i,
+        return HPI_FAIL_RANK(HP_ERR_FAILED, rank,
                              "%s: expected a pass that every rank is in, rank %d has reset it: "
                              "hp_fsdp_reset here too",
-                             call, i);
+                             call, rank);
     }
     return HP_OK;
 }

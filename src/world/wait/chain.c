@@ -11,7 +11,7 @@
 #include "../inside.h"
 
 bool hpi_rank_is_stopped(const hp_world *world, int world_rank) {
-    return world_rank != world->rank &&
+    return world_rank != world->rank && hpi_world_is_local(world, world_rank) &&
            hpi_process_is_stopped(hpi_pidfd_pid(world->pidfds[world_rank]));
 }
 
