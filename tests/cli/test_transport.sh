@@ -64,6 +64,10 @@ for mpi in openmpi mpich; do
     HYPER_PARALLEL_TRANSPORT_THREADS=one works $mpi 2 about 0 0 random 4 40 order 80 0 sizes 0 0 \
         cancel 0 0 threads 3 0
     grep -q "calls of one thread" "$out/said" || fail "expected calls of one thread"
+    echo "== $mpi: tensor-parallel groups over it, data-parallel groups over symmetric memory"
+    start $mpi 4 "$build/tests/cluster/tensor_parallel" >"$out/said" 2>&1 ||
+        fail "tensor_parallel: expected exit status 0"
+    [ "$(grep -c "the same bits" "$out/said")" -eq 4 ] || fail "expected the same bits on 4 ranks"
     echo "== $mpi: a program that starts MPI itself"
     start $mpi 2 "$build/tests/cluster/own_mpi.$mpi" multiple >"$out/said" 2>&1 ||
         fail "own_mpi: expected exit status 0"
