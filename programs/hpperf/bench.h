@@ -36,6 +36,7 @@ struct bench {
     uint64_t bytes, in_bytes, out_bytes; /* of the larger buffer, of each */
     unsigned char *in, *out;
     hp_coll_call call; /* of this size, of a collective */
+    double enough;     /* --enough of this size; 0: never */
 
     uint64_t iteration;     /* whose values the input holds */
     uint64_t n_bounces;     /* signals that were waited for */

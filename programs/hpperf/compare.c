@@ -18,7 +18,7 @@
 #include <string.h>
 
 /* Of a turn; of an iteration of the slower side, which sets an end to the batch. */
-static const double turn_ns = 20e6, most_iteration_ns = 50e6, least_us = 1e-3;
+static const double turn_ns = 20e6, most_iteration_ns = 10e6, least_us = 1e-3;
 enum { LEAST = 3, MOST = 25, MORE_PAIRS = 3, BESIDE_SAMPLES = 9 };
 
 typedef struct side {
@@ -145,7 +145,7 @@ static hp_status check_ours(campaign *c) {
 
 /* Behind pair k: has the peer been far behind in the last ones? */
 static bool is_enough(const campaign *c, int k) {
-    const double enough = c->b->o->enough;
+    const double enough = c->b->enough;
     return enough > 0 && k > 0 && c->ratios[k - 1] >= enough && c->ratios[k] >= enough;
 }
 

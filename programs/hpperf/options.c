@@ -31,6 +31,7 @@ enum key {
     KEY_ROOT,
     KEY_BATCH,
     KEY_BESIDE,
+    KEY_SIZES,
     KEY_PAIRS,
     KEY_PAIRS_MS,
     KEY_ENOUGH,
@@ -44,6 +45,7 @@ static const struct argp_option rows[] = {
     {"max-bytes", 'e', "BYTES", 0, "largest size (default 16M)", 0},
     {"factor", 'f', "N", 0, "from one size to the next (default 4)", 0},
     {"step", 'i', "BYTES", 0, "from one size to the next, instead of -f", 0},
+    {"sizes", KEY_SIZES, "BYTES,...", 0, "these, ascending, instead of -b, -e, -f and -i", 0},
     {0, 0, 0, 0, "What is called:", 0},
     {"dtype", 'd', "NAME", 0,
      "of the elements: fp64, fp32, fp16, bf16, int64, int32, int8, uint8, or all for each of them "
@@ -82,8 +84,10 @@ static const struct argp_option rows[] = {
      "up to three times as many of a size whose turns are so short that it takes less than this "
      "(default 0)",
      0},
-    {"enough", KEY_ENOUGH, "RATIO", 0,
-     "a size ends with two pairs in a row whose ratios are at least this (default: never)", 0},
+    {"enough", KEY_ENOUGH, "RATIO,...", 0,
+     "a size ends with two pairs in a row whose ratios are at least this: for each size, the last "
+     "for all that follow (default: never)",
+     0},
     {"peer-timeout-ms", KEY_TIMEOUT, "MS", 0, "for a peer to start, or a turn (default 60000)", 0},
     {0, 0, 0, 0, "What is printed:", 0},
     {"json", KEY_JSON, 0, 0, "an object a line instead of the table", 0},
@@ -178,7 +182,7 @@ static hp_status parse_wire(const char *text, hp_wire *out) {
 
 typedef struct command_line {
     options options;
-    bool has_what, has_latency, has_factor;
+    bool has_what, has_latency, has_factor, has_range;
     bool has_failed; /* the text is kept; else argp itself did not understand */
     const char *odd; /* this word */
     int n_read;      /* words, until then */
@@ -210,8 +214,10 @@ static hp_status parse_value(int key, const char *text, command_line *line) {
     options *o = &line->options;
     switch (key) {
     case 'b':
+        line->has_range = true;
         return parse_bytes("-b", text, &o->least_bytes);
     case 'e':
+        line->has_range = true;
         return parse_bytes("-e", text, &o->most_bytes);
     case 'f':
         line->has_factor = true;
@@ -252,7 +258,9 @@ static hp_status parse_value(int key, const char *text, command_line *line) {
     case KEY_PAIRS_MS:
         return parse_int("--pairs-ms", text, 0, 60000, &o->pairs_ms);
     case KEY_ENOUGH:
-        return parse_number("--enough", text, 1, 1e6, &o->enough);
+        return parse_ratio_list("--enough", text, OPTIONS_MOST_SIZES, o->enough, &o->n_enough);
+    case KEY_SIZES:
+        return parse_bytes_list("--sizes", text, OPTIONS_MOST_SIZES, o->sizes, &o->n_sizes);
     case KEY_TIMEOUT:
         return parse_int("--peer-timeout-ms", text, 1, 3600000, &o->timeout_ms);
     default:
@@ -341,6 +349,8 @@ static hp_status check_together(const command_line *line) {
                     (unsigned long long)o->least_bytes, (unsigned long long)o->most_bytes);
     if (line->has_factor && o->step_bytes)
         return fail(HP_ERR_ARGUMENT, "expected -f or -i, given both");
+    if (o->n_sizes && (line->has_range || line->has_factor || o->step_bytes))
+        return fail(HP_ERR_ARGUMENT, "expected --sizes or -b, -e, -f and -i, given both");
     TRY(check_in_place(o));
     TRY(check_beside(o));
     return check_reduction(o);
@@ -368,6 +378,10 @@ hp_status options_parse(int argc, char **argv, options *out_options) {
     if (line.options.least_bytes > line.options.most_bytes && line.options.most_bytes == 16 << 20)
         line.options.most_bytes = line.options.least_bytes; /* -b alone */
     TRY(check_together(&line));
+    if (line.options.n_sizes) {
+        line.options.least_bytes = line.options.sizes[0];
+        line.options.most_bytes = line.options.sizes[line.options.n_sizes - 1];
+    }
     *out_options = line.options;
     return HP_OK;
 }

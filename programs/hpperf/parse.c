@@ -30,16 +30,6 @@ hp_status parse_int(const char *name, const char *text, int least, int most, int
     return HP_OK;
 }
 
-hp_status parse_number(const char *name, const char *text, double least, double most, double *out) {
-    char *end = NULL;
-    const double value = strtod(text, &end);
-    if (end == text || *end || !(value >= least && value <= most))
-        return fail(HP_ERR_ARGUMENT, "expected %s to be a number from %g to %g, given \"%s\"", name,
-                    least, most, text);
-    *out = value;
-    return HP_OK;
-}
-
 hp_status parse_bytes(const char *name, const char *text, uint64_t *out) {
     static const char units[] = "KMG";
     const size_t n = strlen(text);
@@ -55,6 +45,29 @@ hp_status parse_bytes(const char *name, const char *text, uint64_t *out) {
                     text);
     *out = value << shift;
     return HP_OK;
+}
+
+hp_status parse_bytes_list(const char *name, const char *text, int most, uint64_t *out,
+                           int *out_n) {
+    uint64_t found[PARSE_MOST_NUMBERS];
+    const char *at = text;
+    for (int n = 0; n < most && n < PARSE_MOST_NUMBERS; at++) {
+        char word[24];
+        const size_t length = strcspn(at, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        TRY(parse_bytes(name, word, &found[n]));
+        if (n > 0 && found[n] <= found[n - 1])
+            return fail(HP_ERR_ARGUMENT, "expected %s to ascend, given \"%s\"", name, text);
+        n++;
+        at += length;
+        if (!*at) {
+            *out_n = n;
+            memcpy(out, found, sizeof *out * (size_t)n);
+            return HP_OK;
+        }
+    }
+    return fail(HP_ERR_ARGUMENT, "expected %s to be at most %d sizes, given \"%s\"", name, most,
+                text);
 }
 
 hp_status parse_flag(const char *name, const char *text, const char *no, const char *yes,
@@ -74,13 +87,19 @@ hp_status parse_pin(const char *text, pin *out) {
     return HP_OK;
 }
 
-hp_status parse_ms_list(const char *name, const char *text, int most, double *out, int *out_n) {
-    double found[8];
+typedef struct kind {
+    const char *what, *unit;
+    double least, most;
+} kind;
+
+static hp_status parse_numbers(const char *name, const char *text, const kind *k, int most,
+                               double *out, int *out_n) {
+    double found[PARSE_MOST_NUMBERS];
     const char *at = text;
-    for (int n = 0; n < most && n < (int)(sizeof found / sizeof *found); n++) {
+    for (int n = 0; n < most && n < PARSE_MOST_NUMBERS; n++) {
         char *end = NULL;
         found[n] = strtod(at, &end);
-        if (end == at || !(found[n] >= 0 && found[n] <= PARSE_MOST_MS))
+        if (end == at || !(found[n] >= k->least && found[n] <= k->most))
             break;
         if (*end == '\0') {
             *out_n = n + 1;
@@ -92,6 +111,16 @@ hp_status parse_ms_list(const char *name, const char *text, int most, double *ou
         at = end + 1;
     }
     return fail(HP_ERR_ARGUMENT,
-                "expected %s to be 1 to %d times from 0 to %d ms, with commas, given \"%s\"", name,
-                most, PARSE_MOST_MS, text);
+                "expected %s to be 1 to %d %s from %.0f to %.0f%s, with commas, given \"%s\"", name,
+                most, k->what, k->least, k->most, k->unit, text);
+}
+
+hp_status parse_ms_list(const char *name, const char *text, int most, double *out, int *out_n) {
+    static const kind times = {"times", " ms", 0, PARSE_MOST_MS};
+    return parse_numbers(name, text, &times, most, out, out_n);
+}
+
+hp_status parse_ratio_list(const char *name, const char *text, int most, double *out, int *out_n) {
+    static const kind ratios = {"ratios", "", 1, 1e6};
+    return parse_numbers(name, text, &ratios, most, out, out_n);
 }

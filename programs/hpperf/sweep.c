@@ -11,11 +11,25 @@ static uint64_t count_of(const bench *b, uint64_t bytes) {
     return count ? count : 1;
 }
 
+static uint64_t next_of_list(const options *o, uint64_t bytes) {
+    for (int i = 0; i < o->n_sizes; i++)
+        if (o->sizes[i] > bytes)
+            return o->sizes[i];
+    return 0;
+}
+
 /* 0 behind the last. */
 static uint64_t next_size(const options *o, uint64_t bytes) {
+    if (o->n_sizes)
+        return next_of_list(o, bytes);
     if (o->step_bytes)
         return bytes + o->step_bytes <= o->most_bytes ? bytes + o->step_bytes : 0;
     return bytes <= o->most_bytes / o->factor ? bytes * o->factor : 0;
+}
+
+/* Of the i-th size; 0: none. */
+static double enough_of(const options *o, int i) {
+    return o->n_enough ? o->enough[i < o->n_enough ? i : o->n_enough - 1] : 0;
 }
 
 static hp_status one_size(bench *b, uint64_t count, uint64_t *wrong) {
@@ -31,10 +45,13 @@ static hp_status one_size(bench *b, uint64_t count, uint64_t *wrong) {
 /* Sizes that come to the same count are one. */
 static hp_status sizes(bench *b, uint64_t *wrong) {
     uint64_t last = 0;
+    int i = 0;
+    b->enough = enough_of(b->o, i);
     if (!bench_has_data(b->op))
         return one_size(b, 0, wrong);
     for (uint64_t bytes = b->o->least_bytes; bytes; bytes = next_size(b->o, bytes)) {
         const uint64_t count = count_of(b, bytes);
+        b->enough = enough_of(b->o, i++);
         if (count != last)
             TRY(one_size(b, count, wrong));
         last = count;

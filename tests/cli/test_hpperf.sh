@@ -77,6 +77,8 @@ perf 2 all_reduce -b 10 -e 64 -i 20 "${few[@]}" -q -d fp16
 awk '{ print $1, $2, $3, $4, $NF }' "$out/said" >"$out/rows"
 printf '%s\n' '10 5 fp16 sum 0' '30 15 fp16 sum 0' '50 25 fp16 sum 0' | cmp - "$out/rows" ||
     fail "expected sizes 10, 30 and 50"
+perf 2 all_reduce --sizes 8,24,1K "${few[@]}" -q
+[ "$(awk '{ print $1 }' "$out/said" | xargs)" = '8 24 1024' ] || fail "expected the sizes of the list"
 perf 3 all_gather -b 1 -e 16 -f 2 "${few[@]}" -q # what is not a multiple is less, but one element
 [ "$(awk '{ print $1 }' "$out/said")" = 12 ] || fail "expected one size, of an element a part"
 perf 2 broadcast -b 64 -e 64 --no-check -q -n 1 -w 0
@@ -136,6 +138,8 @@ refuses 2 'expected -b to be bytes' all_reduce -b 0
 refuses 2 'expected -b to be bytes' all_reduce -b 8Q
 refuses 2 'expected -e to be at least -b 4096, given 8' all_reduce -b 4K -e 8
 refuses 2 'expected -f or -i, given both' all_reduce -f 2 -i 8
+refuses 2 'expected --sizes to ascend, given "16,8"' all_reduce --sizes 16,8
+refuses 2 'expected --sizes or -b, -e, -f and -i, given both' all_reduce --sizes 16 -e 32
 refuses 2 'expected -f to be a whole number from 2' all_reduce -f 1
 refuses 2 'expected -d to be fp64' all_reduce -d fp8
 refuses 2 'expected -o to be sum' all_reduce -o prod

@@ -68,7 +68,7 @@ fails 2 'expected --width to be a multiple of 32' step --width 1001
 fails 2 'unknown or ambiguous option' step --hurry
 fails 2 'expected --beside to be one of openmpi, openmpi-ucx, mpich, openmpi5' barrier --beside nccl
 fails 2 'expected --pairs to be a whole number from 1' barrier --beside mpich --pairs 0
-fails 2 'expected --enough to be a number from 1' barrier --beside mpich --enough 0.5
+fails 2 'expected --enough to be 1 to 64 ratios from 1 to 1000000' barrier --beside mpich --enough 2,0.5
 fails 2 'expected no --latency with --beside' --latency put --beside mpich
 fails 2 'expected no -o avg with --beside' all_reduce -o avg --beside mpich
 fails 2 'expected no --group-split with --beside' all_reduce --group-split 2 --beside mpich
@@ -112,9 +112,9 @@ for mpi in openmpi mpich; do
     echo "== more pairs of what is short, fewer beside what is far behind"
     perf 2 barrier -n 2 --pairs 2 --pairs-ms 60000 --enough 1000000 --json --beside $mpi
     holds '[r["pairs"] for r in rows] == [6]'
-    perf 2 all_reduce -b 4K -e 4K -n 2 --pairs 9 --enough 1 --json --beside $mpi
-    holds 'len(rows) == 1 and rows[0]["pairs"] in range(2, 10)'
-    holds 'rows[0]["pairs"] == 9 or rows[0]["ratio_most"] >= 1'
+    perf 2 all_reduce --sizes 4K,8K -n 2 --pairs 9 --enough 1000000,1 --json --beside $mpi
+    holds 'len(rows) == 2 and rows[0]["pairs"] == 9 and rows[1]["pairs"] in range(2, 10)'
+    holds 'rows[1]["pairs"] == 9 or rows[1]["ratio_most"] >= 1'
 
     echo "== $mpi dies in the middle"
     real=$(command -v mpirun.$mpi)
