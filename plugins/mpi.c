@@ -39,6 +39,7 @@ typedef struct port {
     wire *wire;
     struct port *next; /* of those that the keeper drives */
     hp_status status;
+    bool is_lost;  /* nobody is to be met when it is closed */
     char why[160]; /* what the keeper has to say of a failure: error records are of threads */
 } port;
 
@@ -219,7 +220,7 @@ static bool meet_all(const port *l) {
 static bool all_close(const port *l) {
     int is_over = 0;
     MPI_Finalized(&is_over);
-    return !is_over && wire_is_clean(l->wire) && meet_all(l);
+    return !is_over && !l->is_lost && wire_is_clean(l->wire) && meet_all(l);
 }
 
 static void close_job(port *l) {
@@ -368,6 +369,7 @@ static hp_status cancel(hpi_transport *t, hpi_transfer *transfer) {
 static void close_transport(hpi_transport *t) {
     port *l = t->self;
     const hpi_transport_host host = l->host;
+    l->is_lost = t->is_lost;
     (void)on_keeper(close_job, l);
     host.free(l);
 }

@@ -31,8 +31,9 @@ typedef struct hpi_transport {
     const char *name;
     void *self;
     int rank, n_ranks;
-    bool moves_alone;                      /* transfers go on while nobody tests them */
-    char host[HPI_HOST_NAME_BYTES];        /* that this rank is on */
+    bool moves_alone;               /* transfers go on while nobody tests them */
+    _Atomic bool is_lost;           /* set by its user: a call on it failed, closing meets nobody */
+    char host[HPI_HOST_NAME_BYTES]; /* that this rank is on */
     char about[HPI_TRANSPORT_ABOUT_BYTES]; /* for people: which library, which version */
     char (*hosts)[HPI_HOST_NAME_BYTES];    /* [n_ranks], hpi_transport_open's; NULL until all met */
 
@@ -51,7 +52,7 @@ typedef struct hpi_transport {
      * message whose receive was given up before it came is there for the next receive of its tag.
      */
     hp_status (*cancel)(struct hpi_transport *t, hpi_transfer *transfer);
-    /* Collective where all went well; after a failure, or with transfers under way, local. */
+    /* Collective where all went well; where it is lost, or transfers are under way, local. */
     void (*close)(struct hpi_transport *t);
 } hpi_transport;
 

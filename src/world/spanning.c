@@ -202,8 +202,10 @@ hp_status hpi_remote_wait(hp_group *group, hpi_transfer *transfer, uint64_t seq,
     if (note)
         hpi_note_write(note, &reason, peer, begin_ns);
     status = hpi_transport_wait(t, transfer, &patience);
-    if (status < 0)
+    if (status < 0) {
         hpi_note_write(&own->failure, &reason, peer, begin_ns);
+        t->is_lost = true;
+    }
     hpi_note_free(note);
     return status;
 }

@@ -111,14 +111,26 @@ static hp_status meet(hp_world *world) {
     return HP_OK;
 }
 
-static void world_free(hp_world *world) {
+/* Who knows of an end waits for nobody; others are watched until they have come to the same place.
+ */
+static void close_across(hp_world *world) {
+    for (int i = 0; world->transport && world->segments && i < world->n_ranks; i++)
+        if (hpi_liveness_is_dead(world, i))
+            world->transport->is_lost = true;
+    hpi_transport_close(world->transport);
     hpi_heartbeat_close(world);
+}
+
+static void world_free(hp_world *world) {
+    /* in a forked child the connections are the parent's */
+    const bool is_forked = world->fork_page && hpi_world_is_forked(world);
+    if (!is_forked)
+        close_across(world);
     hpi_liveness_close(world);
     if (world->hub)
         hpi_free(world->segments);
     else
         hpi_bootstrap_close(world);
-    hpi_transport_close(world->transport);
     hpi_lists_free(world);
     hpi_world_unplace(world);
     if (world->owns_hub)
