@@ -4,7 +4,7 @@
 # takes more than two lines. Where make itself is missing, `./make` stands in for it.
 BUILD ?= build
 
-.PHONY: all help train test soak bench lint san fuzz aarch64 cluster-test python python-test docs clean
+.PHONY: all help train test soak bench bench-again lint san fuzz aarch64 cluster-test python python-test docs clean
 
 all: ## build everything, the programs into build/bin
 	@tools/setup.sh -n build
@@ -28,6 +28,10 @@ bench: ## measure beside the peers that are here, write docs/performance.md (PAR
 	@tools/setup.sh build
 	@tools/build.sh $(BUILD)
 	@tools/bench/run.py $(BUILD) --part "$(PART)" $(ARGS)
+
+bench-again: ## the same rows a second time, and how far they moved, into docs/performance.md
+	@tools/build.sh $(BUILD)
+	@tools/bench/run.py $(BUILD) --again --part "$(PART)" $(ARGS)
 
 soak: ## the long tests, test_*_full
 	@tools/setup.sh build test

@@ -37,6 +37,8 @@ has 'add fp32 avx512 <12.5> GB/s'
 # shellcheck disable=SC2016 # markdown
 has '- `hprun -n 2 hpperf broadcast`: no end within 120 s'
 has '| gloo | does not run here: not installed / at all |'
+has '| oneccl | left out of this run |'
+has '| a word from core to core | 0.06 us (1 runs) |'
 has '| huge pages | our symmetric memory: yes, shared memory of others: never |'
 has '11 rows have a goal; 6 reach it, 5 are below'
 [ "$(grep -c '^<!-- tools/bench' "$out/page.md")" = 2 ] || fail "expected both markers"
@@ -44,6 +46,44 @@ has '11 rows have a goal; 6 reach it, 5 are below'
     fail "expected the text before the marker as it was"
 awk -F'|' '/^\|/ { if (n && NF != n) exit 1; n = NF; next } { n = 0 }' "$out/page.md" ||
     fail "expected tables whose rows have as many cells as their heads"
+
+echo "== the same again"
+has 'measured 5 of the 6 rows a second time on 2026-01-02'
+has 'Half of them moved by at most 32%, nine of ten by at most 50%; the middle one is 1.05 times the first.'
+has '3 went up, 1 down'
+has '| 2 ranks | 3 | 2 | 2 | 2 | 1 | 0 |'
+has '| 8 ranks | 1 | 0 | 0 | 0 | 1 | 1 |'
+has '| all | 5 | 2 | 2 | 2 | 3 | 2 |'
+has '1 saw the cores at more than one distance, 1 did not but have pairs that overlap, and of 1 nothing is known'
+has '| 1.70 (1.50 to 1.80) | 2.55 (2.40 to 2.60) | a line took 0.06, then 0.06 to 0.24 us; ours took 2.00, the peer 3.00'
+
+echo "== what is said of a row below its goal"
+python3 -B - <<'END' || fail "expected reasons by what the row is"
+import sys
+sys.path.insert(0, "tools/bench")
+import page
+writer = page.Writer([], [], [], {})
+writer.limits = [
+    {"of": "ratio", "ops": ["all_gather"], "ranks": [2], "reason": "level"},
+    {"of": "slower", "ops": ["all_gather"], "ranks": [2], "in_place": False, "to": 64, "reason": "2 copies"}]
+def said(ratio, least, most, n, goal, in_place=False):
+    row = page.Row(page.Key("all_gather", in_place, 2, "symm"), n)
+    row.add({"time_us": 1, "peer": "mpich", "peer_us": ratio, "ratio": ratio, "ratio_least": least,
+             "ratio_most": most})
+    return writer.reason_below(row, goal)
+equal, unknown = "equal within the spread of the pairs.", "a peer is faster, so the machine allows it: not explained yet."
+assert said(0.96, 0.9, 1.1, 64, 1.0) == equal
+assert said(0.96, 0.9, 0.99, 64, 1.0) == "level"  # no pair in which ours was as fast
+assert said(0.96, 0.9, 1.1, 64, 1.1) == "level"  # more is wanted than equal
+assert said(0.90, 0.8, 1.1, 64, 1.0) == "a peer is faster: 2 copies"
+assert said(0.90, 0.8, 1.1, 128, 1.0) == unknown
+assert said(0.90, 0.8, 1.1, 64, 1.0, True) == unknown
+assert (writer.n_equal, writer.n_unexplained) == (1, 2)
+END
+sed 's/"reason": "[^"]*"/"reason": "no figure"/; s/"of": "ratio"/"of": "slower"/' tools/bench/limits.json >"$out/limits.json"
+! python3 -Bc 'import sys; sys.path.insert(0, "tools/bench"); import page; page.load_json = lambda _: __import__("json").load(open(sys.argv[1])); page.load_limits()' \
+    "$out/limits.json" 2>"$out/said" || fail "expected reasons of what is slower to name a figure"
+grep -q 'expected a figure in: no figure' "$out/said" || fail "expected to be told the reason"
 
 echo "== no row without a goal"
 python3 -B - <<'END' || fail "expected a goal for every collective, number of ranks and size"
@@ -86,6 +126,15 @@ echo "== the plan"
 tools/bench/run.py "$build" --list --no-page --part dtypes,wire --peers '' >"$out/said" 2>&1 ||
     fail "expected a list: $(cat "$out/said")"
 grep -qE '^\[4/4, [0-9]+ s\] wire-reduce_scatter$' "$out/said" || fail "expected 4 jobs: $(cat "$out/said")"
+
+mkdir -p "$out/twice"
+ln -s "$(realpath "$build")/bin" "$out/twice/bin"
+cp -r "$sample" "$out/twice/bench"
+tools/bench/run.py "$out/twice" --again --list --no-page >"$out/said" 2>&1 || fail "expected a list: $(cat "$out/said")"
+[ "$(sed 's/.*\] //' "$out/said" | xargs)" = "again/all_reduce-all_reduce-2-symm-apart-mpich \
+again/all_reduce-all_reduce-8-symm-apart-openmpi again/all_gather-all_gather-2-symm-in-place-openmpi \
+again/barrier-barrier-2-symm-apart-openmpi again/private-all_reduce-2-private-apart-openmpi" ] ||
+    fail "expected each row beside its strongest: $(cat "$out/said")"
 
 echo "== a part alone leaves the page as it was"
 mkdir -p "$out/built/bin" "$out/built/tools"

@@ -2,71 +2,104 @@
 #
 # jobs.py - what `make bench` measures: one job for each file of rows.
 #
-# A job is one collective on one number of ranks in one memory, beside one peer or alone: a few runs
-# of hpperf, whose JSON lines are kept as they are. Parts are what a user asks for by name.
+# A job is one table (one collective on one number of ranks in one memory) beside one peer, or what is
+# measured alone: a few runs of hpperf, whose JSON lines are kept as they are. Parts are what a user
+# asks for by name. Time goes into large sizes, most of it beside slow peers: there hpperf ends a size
+# with two pairs in a row that are far above the goal; small sizes get more pairs than large ones.
+import goals
+from goals import Key
 
 # Debian's and the registry's builds of these wait without yielding: with more ranks than cores an
 # all-reduce of 8 bytes takes 8 to 48 ms (a wait lasts until the scheduler takes the core away).
 NEVER_YIELDS = {"mpich", "mpich5", "mpich5-rg", "oneccl"}
 
-COLLECTIVES = [
-    # part, op, options, in place
-    ("all_reduce", "all_reduce", []),
-    ("all_reduce", "all_reduce", ["--in-place"]),
-    ("reduce_scatter", "reduce_scatter", []),
-    ("all_gather", "all_gather", []),
-    ("all_gather", "all_gather", ["--in-place"]),
-    ("all_to_all", "all_to_all", []),
-    ("send_recv", "send_recv", []),
-    ("broadcast", "broadcast", []),
-    ("barrier", "barrier", []),
-]
-# Second settings of a library, and the slowest of all: only where each rank has a core. Elsewhere
-# Open MPI in shared memory (-sm) takes 5 to 30 times as long as over its first setting (barrier, 64 B).
-ONLY_ROOMY = {"openmpi-sm", "openmpi5-sm", "openmpi5-ucx", "mpich5-rg", "gloo"}
+COLLECTIVES = [  # op, in place
+    ("all_reduce", False), ("all_reduce", True), ("reduce_scatter", False), ("all_gather", False),
+    ("all_gather", True), ("all_to_all", False), ("send_recv", False), ("broadcast", False),
+    ("barrier", False)]
+# Elsewhere Open MPI's collectives in shared memory take 5 to 30 times as long as its first setting
+# (barrier, 64 B), and Gloo, over sockets, 1,000 times as long as ours (64 B; 5 times at 16 MiB).
+ONLY_ROOMY = {"openmpi-sm", "openmpi5-sm", "gloo"}
+NOT_PRIVATE = {"gloo"}  # 8 times as long as ours at 16 MiB, more below
 ALONE = {"dtypes", "wire", "one_sided", "kernels", "limits"}  # parts that need no peer
 WIRES = ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2"]
 
+K, M = 1 << 10, 1 << 20
+# A size has so many pairs, up to three times as many within so many ms; two in a row that are 1.5
+# times its goal, and twice as slow as ours, end it.
+PAIRS, QUICK_PAIRS, PAIRS_MS, FAR, LEAST_FAR = 5, 3, 50, 1.5, 2.0
+GOALS = goals.load_json("goals.json")
 
-def sizes_of(op, ranks, memory, is_quick):
-    """Lists of -b, -e, -f: of the larger buffer of a rank."""
-    if op == "barrier":
-        return [[]]
-    if memory == "private":
-        return [["-b", "1K", "-e", "16M", "-f", "16" if is_quick else "4"]]
+
+def steps(least, most, factor):
+    return [least] + steps(least * factor, most, factor) if least <= most else []
+
+
+def sizes_of(key, is_quick):
+    """Bytes of the larger buffer of a rank."""
+    if key.op == "barrier":
+        return [0]
+    if key.memory == "private":
+        return steps(1 * K, 16 * M, 16 if is_quick else 4)
     if is_quick:
-        return [["-b", "64", "-e", "16M", "-f", "64" if ranks > 2 else "16"]]
-    if ranks > 2:
-        return [["-b", "64", "-e", "4M", "-f", "16"], ["-b", "16M", "-e", "16M"]]
-    return [["-b", "8", "-e", "8"], ["-b", "16", "-e", "64M", "-f", "4"]]
+        return steps(64, 16 * M, 64 if key.ranks > 2 else 16)
+    if key.ranks > 2:
+        return steps(64, 4 * M, 16) + [16 * M]
+    return [8] + steps(16, 64 * M, 4)
+
+
+def words_of(n):
+    """As people write it: 16M."""
+    return f"{n // M}M" if n % M == 0 else f"{n // K}K" if n % K == 0 else str(n)
+
+
+def enough(key, n):
+    goal = goals.goal_of(GOALS, key, n) or 1.0
+    return f"{max(FAR * goal, LEAST_FAR):g}"
 
 
 def job(part, name, ranks, runs, peer=None):
     return {"part": part, "name": name, "ranks": ranks, "runs": runs, "peer": peer}
 
 
-def beside(part, op, options, ranks, memory, peer, is_quick):
-    where = "in-place" if options else "apart"
-    pairs = ["--pairs", "3" if is_quick else "5"]
-    runs = [[op, *options, "--memory", memory, *sizes, "--beside", peer, *pairs]
-            for sizes in sizes_of(op, ranks, memory, is_quick)]
-    return job(part, f"{part}-{op}-{ranks}-{memory}-{where}-{peer}", ranks, runs, peer)
+def part_of(key):
+    return "private" if key.memory == "private" else key.op
+
+
+def table_name(key):
+    where = "in-place" if key.in_place else "apart"
+    return f"{part_of(key)}-{key.op}-{key.ranks}-{key.memory}-{where}"
+
+
+def beside(key, peer, sizes, is_quick):
+    """One run, so one start of the peer."""
+    run = [key.op, *(["--in-place"] if key.in_place else []), "--memory", key.memory]
+    if key.op != "barrier":
+        run += ["--sizes", ",".join(words_of(n) for n in sizes)]
+    run += ["--beside", peer, "--pairs", str(QUICK_PAIRS if is_quick else PAIRS)]
+    run += [] if is_quick else ["--pairs-ms", str(PAIRS_MS)]
+    run += ["--enough", ",".join(enough(key, n) for n in sizes)]
+    return job(part_of(key), f"{table_name(key)}-{peer}", key.ranks, [run], peer)
+
+
+def of_table(key, peers, is_quick):
+    return [beside(key, peer, sizes_of(key, is_quick), is_quick) for peer in peers]
 
 
 def of_collectives(peers, n_cores, is_quick):
-    jobs = []
-    for part, op, options in COLLECTIVES:
+    out = []
+    for op, in_place in COLLECTIVES:
         for ranks in (2, 4, 8):
-            for peer in peers:
-                if ranks <= n_cores or peer not in NEVER_YIELDS | ONLY_ROOMY:
-                    jobs.append(beside(part, op, options, ranks, "symm", peer, is_quick))
-    return jobs
+            here = [peer for peer in peers
+                    if ranks <= n_cores or peer not in NEVER_YIELDS | ONLY_ROOMY]
+            out += of_table(Key(op, in_place, ranks, "symm"), here, is_quick)
+    return out
 
 
 def of_private(peers, is_quick):
-    return [beside("private", op, options, 2, "private", peer, is_quick)
-            for part, op, options in COLLECTIVES if part not in ("barrier",)
-            for peer in peers if peer not in ONLY_ROOMY]
+    here = [peer for peer in peers if peer not in NOT_PRIVATE]
+    return [one for op, in_place in COLLECTIVES if op != "barrier"
+            for one in of_table(Key(op, in_place, 2, "private"), here, is_quick)]
 
 
 def alone(part, name, runs):
@@ -100,5 +133,5 @@ def all_jobs(peers, n_cores, is_quick=False):
 
 
 def parts():
-    names = [part for part, _, _ in COLLECTIVES]
+    names = [op for op, _ in COLLECTIVES]
     return list(dict.fromkeys(names + ["private", "dtypes", "wire", "one_sided", "kernels", "limits"]))

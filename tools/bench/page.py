@@ -8,7 +8,8 @@
 # The page is written by hand but for what stands between its two markers. A row is one call: op,
 # in place or not, ranks, memory, bytes. Its ratio is the least that any peer has, taken pair by pair
 # in one run with that peer. goals.json holds the least ratios that we want, limits.json what keeps a
-# row below its goal, reference.jsonl the figures of peers that cannot be installed here.
+# row below its goal ("of": "ratio"), below the byte limit ("share"), or behind a peer ("slower"),
+# reference.jsonl the figures of peers that cannot be installed here.
 import collections
 import glob
 import json
@@ -20,7 +21,9 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 sys.path.insert(0, HERE)
+import again  # noqa: E402
 import plot  # noqa: E402
+from goals import Key, goal_of, load_json  # noqa: E402
 from plot import bytes_text  # noqa: E402
 
 BEGIN, END = "<!-- tools/bench begins -->", "<!-- tools/bench ends -->"
@@ -28,17 +31,9 @@ TITLES = [("all_reduce", False), ("all_reduce", True), ("reduce_scatter", False)
           ("all_gather", False), ("all_gather", True), ("all_to_all", False),
           ("send_recv", False), ("broadcast", False), ("barrier", False)]
 
-Key = collections.namedtuple("Key", "op in_place ranks memory")
-
-
 def load_lines(path):
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file if line.strip()]
-
-
-def load_json(name):
-    with open(os.path.join(HERE, name), encoding="utf-8") as file:
-        return json.load(file)
 
 
 # ---- byte limits ------------------------------------------------------------------------------
@@ -121,29 +116,27 @@ def collect(lines):
     return tables
 
 
-def applies(rule, key, n):
-    return (rule["op"] == key.op and key.ranks in rule["ranks"] and
-            rule.get("in_place", False) == key.in_place)
-
-
-def goal_of(goals, key, n):
-    if key.memory == "private":
-        return goals["private_ratio"]
-    for rule in goals["ratios"]:
-        for least, most, goal in rule["goals"] if applies(rule, key, n) else []:
-            if least <= n and (most is None or n <= most):
-                return goal
-    return None
+def fits(rule, key, n, of):
+    """Rules name no part, and what they are of; those without ops or in_place are for any."""
+    return ("part" not in rule and rule["of"] == of and key.op in rule.get("ops", [key.op]) and
+            rule.get("in_place", key.in_place) == key.in_place and key.ranks in rule["ranks"] and
+            rule.get("memory", "symm") == key.memory and
+            rule.get("from", 0) <= n <= rule.get("to", math.inf))
 
 
 def reason_of(limits, key, n, of):
-    """The first rule that fits: of every op where it names none, in place and not."""
+    """The first rule that fits."""
+    return next((rule["reason"] for rule in limits if fits(rule, key, n, of)), None)
+
+
+def load_limits():
+    """What is said of a row in which a peer is faster must name what was measured."""
+    limits = load_json("limits.json")
     for rule in limits:
-        if ("part" not in rule and key.op in rule.get("ops", [key.op]) and key.ranks in rule["ranks"] and
-                rule.get("memory", "symm") == key.memory and rule.get("of", of) == of and
-                rule.get("from", 0) <= n <= rule.get("to", math.inf)):
-            return rule["reason"]
-    return None
+        if rule.get("of") == "slower" and not any(c.isdigit() for c in rule["reason"]):
+            print(f"bench: limits.json: expected a figure in: {rule['reason']}", file=sys.stderr)
+            sys.exit(1)
+    return limits
 
 
 # ---- text -------------------------------------------------------------------------------------
@@ -162,13 +155,15 @@ def title_of(key):
 
 
 class Writer:
-    def __init__(self, lines, reference, machine):
-        self.goals, self.limits = load_json("goals.json"), load_json("limits.json")
+    def __init__(self, lines, lines_again, reference, machine):
+        self.goals, self.limits = load_json("goals.json"), load_limits()
         self.reference, self.machine = reference, machine
         self.lines = lines
         self.tables = collect([line for line in lines if "op" in line])
         self.bytes_limits = Limits(machine.get("limits"))
-        self.n_rows = self.n_below = self.n_unexplained = 0
+        self.tables_again = collect([line for line in lines_again if "op" in line])
+        self.failed = [line for line in lines + lines_again if "failed" in line]
+        self.n_rows = self.n_below = self.n_equal = self.n_unexplained = 0
         self.reasons_of_part = []
 
     def reference_of(self, key, n):
@@ -208,6 +203,24 @@ class Writer:
         return ["bytes", "ours us", *[f"{p} us" for p in peers], "ratio", "pairs", "goal", *limit,
                 "elsewhere us (ratio)"]
 
+    def is_equal(self, strongest, goal):
+        """Where no more is wanted: the pairs go both ways, and the middle one is near 1."""
+        return (goal <= 1 and strongest["ratio_least"] <= 1 <= strongest["ratio_most"] and
+                abs(strongest["ratio"] - 1) <= self.goals["noise"])
+
+    def reason_below(self, row, goal):
+        """What is said of a row below its goal; None: nothing is known."""
+        if self.is_equal(row.strongest, goal):
+            self.n_equal += 1
+            return "equal within the spread of the pairs."
+        is_slower = row.strongest["ratio"] < 1 - self.goals["noise"]
+        reason = reason_of(self.limits, row.key, row.bytes, "slower" if is_slower else "ratio")
+        self.n_unexplained += reason is None
+        if not is_slower:
+            return reason
+        return f"a peer is faster: {reason}" if reason else \
+            "a peer is faster, so the machine allows it: not explained yet."
+
     def below(self, rows):
         """What is below its goal, and the limit that prevents it: sizes with one reason in one
         line."""
@@ -219,11 +232,7 @@ class Writer:
                 self.n_rows += 1
             if strongest and goal is not None and strongest["ratio"] < goal:
                 self.n_below += 1
-                reason = reason_of(self.limits, row.key, row.bytes, "ratio")
-                is_reached = strongest["ratio"] < 1 - self.goals["noise"]
-                self.n_unexplained += is_reached or reason is None
-                if is_reached:
-                    reason = "a peer is faster, so the machine allows it: not explained yet."
+                reason = self.reason_below(row, goal)
                 reasons.setdefault(("the goal", reason), []).append(row.bytes)
             if share and row.bytes >= least["from_bytes"] and share < least["least"]:
                 reason = reason_of(self.limits, row.key, row.bytes, "share")
@@ -385,34 +394,58 @@ class Writer:
                 ["library", str(self.machine.get("library", {}).get("built_with"))],
                 ["measured", str(self.machine.get("date")) +
                  (", a quick run" if self.machine.get("quick") else "")]]
+        rows += self.line_times()
         rows += [[name, version] for name, version in peers.items()]
         rows += [[name, "does not run here: " + why.replace("|", "/")]
                  for name, why in self.machine.get("refusals", {}).items()]
+        rows += [[name, "left out of this run"] for name in self.machine.get("known", [])
+                 if name not in peers and name not in self.machine.get("refusals", {})]
         return table(["what", "which"], rows) + "\n"
 
     def failures(self):
-        lines = [f"- `{line['command']}`: {line['failed']}\n" for line in self.lines
-                 if "failed" in line]
+        lines = [f"- `{line['command']}`: {line['failed']}\n" for line in self.failed]
         return "### What did not run\n\n" + "".join(lines) + "\n" if lines else ""
+
+    def line_times(self):
+        """As they were before each run: cores may be moved meanwhile."""
+        jobs = {line["command"]: line["line_us"][0] for line in self.lines if line.get("line_us")}
+        clusters = []
+        for us in sorted(jobs.values()):
+            if not clusters or us > again.OTHER_LINE * clusters[-1][0]:
+                clusters.append([])
+            clusters[-1].append(us)
+        text = ", ".join(f"{statistics.median(c):.2f} us ({len(c)} runs)" for c in clusters)
+        return [["a word from core to core", text]] if text else []
+
+    def the_same_again(self):
+        rows = again.twice(self.tables, self.tables_again)
+        n_rows = sum(row.strongest is not None for t in self.tables.values() for row in t.values())
+        return again.text(rows, n_rows, self.machine.get("again", "?"),
+                          lambda key, n: goal_of(self.goals, key, n), title_of,
+                          lambda n: bytes_text(n) if n else "-", table)
 
     def page(self, folder):
         body = self.collectives(folder) + self.private()
         body += (self.explained("dtypes", self.dtypes) + self.explained("wire", self.wires) +
                  self.explained("one_sided", self.one_sided))
-        unexplained = f", {self.n_unexplained} of them not explained yet" if self.n_unexplained \
-            else ""
+        equal = f", {self.n_equal} of them equal within the spread" if self.n_equal else ""
+        unexplained = f", {self.n_unexplained} not explained yet" if self.n_unexplained else ""
         summary = (f"{self.n_rows} rows have a goal; {self.n_rows - self.n_below} reach it, "
-                   f"{self.n_below} are below{unexplained}.\n\n")
-        return self.head_of_page() + summary + body + self.kernels() + self.failures()
+                   f"{self.n_below} are below{equal}{unexplained}.\n\n")
+        return (self.head_of_page() + summary + body + self.kernels() + self.the_same_again() +
+                self.failures())
+
+
+def load_folder(folder):
+    """All rows but the machine's."""
+    return [line for name in sorted(glob.glob(os.path.join(folder, "*.jsonl")))
+            if os.path.basename(name) != "machine.jsonl" for line in load_lines(name)]
 
 
 def write(folder, path):
-    lines, machine = [], {}
-    for name in sorted(glob.glob(os.path.join(folder, "*.jsonl"))):
-        if os.path.basename(name) == "machine.jsonl":
-            machine = load_lines(name)[0]
-        else:
-            lines += load_lines(name)
+    lines, lines_again = load_folder(folder), load_folder(os.path.join(folder, again.FOLDER))
+    kept = os.path.join(folder, "machine.jsonl")
+    machine = load_lines(kept)[0] if os.path.exists(kept) else {}
     reference = load_lines(os.path.join(HERE, "reference.jsonl"))
     with open(path, encoding="utf-8") as file:
         text = file.read()
@@ -420,7 +453,7 @@ def write(folder, path):
         print(f"bench: expected {path} to hold {BEGIN} and {END} once each", file=sys.stderr)
         sys.exit(1)
     images = os.path.join(os.path.dirname(path) or ".", "images")
-    inside = Writer(lines, reference, machine).page(images)
+    inside = Writer(lines, lines_again, reference, machine).page(images)
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     with open(path + ".tmp", "w", encoding="utf-8") as file:
         file.write(before + BEGIN + "\n\n" + inside + END + after)

@@ -81,7 +81,9 @@ def kind_of(i, name):
 def svg(title, series):
     """series: (name, [(bytes, us)]), ours first, the byte limit by that name; each has points."""
     frame = Frame(series)
-    colours = ["\n".join(f".{'ours' if i == 0 else f's{i}'} {{ stroke: {c[i % len(c)]}; }}"
+    # With more series than colours the colours come again, dotted.
+    colours = ["\n".join(f".{'ours' if i == 0 else f's{i}'} {{ stroke: {c[i % len(c)]};"
+                         f"{' stroke-dasharray: 2 3;' if i >= len(c) else ''} }}"
                          for i in range(len(series))) for c in (LIGHT, DARK)]
     out = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
            f'width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{escape(title)}">\n')

@@ -3,15 +3,17 @@
 #
 # run.py - measure everything that docs/performance.md shows, and write it.
 #
-# usage: tools/bench/run.py BUILD [--part NAME,...] [--quick] [--missing] [--peers NAME,...]
-#                           [--before COMMAND] [--page FILE] [--no-page] [--list]
+# usage: tools/bench/run.py BUILD [--again] [--part NAME,...] [--quick] [--missing]
+#                           [--peers NAME,...] [--before COMMAND] [--page FILE] [--no-page] [--list]
 #
 # Each job (jobs.py) leaves its rows in BUILD/bench/NAME.jsonl, whole or not at all, so a run may be
 # interrupted and go on with --missing. What was measured before stays until its part is measured
 # again. While a part has no rows at all the page is written to BUILD/bench instead. A peer that is
-# not there, or cannot run, is said and left out. Needs nothing but Python.
+# not there, or cannot run, is said and left out. --again measures rows that there are a second time
+# (again.py). Needs nothing but Python.
 import argparse
 import datetime
+import glob
 import json
 import os
 import re
@@ -23,6 +25,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import again  # noqa: E402
 import jobs  # noqa: E402
 import page  # noqa: E402
 
@@ -37,6 +40,8 @@ def fail(text):
 def parse():
     parser = argparse.ArgumentParser(description="Measure, and write docs/performance.md.")
     parser.add_argument("build", help="the build folder")
+    parser.add_argument("--again", action="store_true",
+                        help="each row a second time, beside its strongest peer: 3 minutes")
     parser.add_argument("--part", default="", help="these alone: " + ", ".join(jobs.parts()))
     parser.add_argument("--quick", action="store_true", help="fewer sizes and pairs: 3 minutes")
     parser.add_argument("--missing", action="store_true", help="only what has no rows yet")
@@ -61,7 +66,9 @@ class Bench:
         for program in ("hprun", "hpperf", "hpinfo"):
             if not os.access(os.path.join(self.bin, program), os.X_OK):
                 fail(f"expected {self.bin}/{program}, it is not built")
-        os.makedirs(self.folder, exist_ok=True)
+        self.n_cores = 0
+        self.known = []
+        os.makedirs(os.path.join(self.folder, again.FOLDER), exist_ok=True)
 
     def hpperf(self, ranks, arguments):
         """The JSON rows; else why there are none."""
@@ -85,7 +92,7 @@ class Bench:
 
     def peers_here(self):
         """Those that run, and why the others do not."""
-        known = self.known_peers()
+        known = self.known = self.known_peers()
         wanted = [p for p in self.options.peers.split(",") if p] or known
         for peer in wanted:
             if peer not in known:
@@ -139,17 +146,31 @@ class Bench:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         os.replace(self.path(name) + ".tmp", self.path(name))
 
+    def line_us(self):
+        """In which a word goes from one core to another now; [] where there is one core."""
+        rows, _ = self.hpperf(2, ["--latency", "signal", "-n", "20"]) if self.n_cores > 1 else ([], "")
+        return [row["plain_us"] for row in rows if row.get("plain_us")]
+
+    def forget_again(self, job):
+        """A second run of rows that are no more."""
+        if job["peer"] and not job["name"].startswith(again.FOLDER):
+            table = job["name"][:-len(job["peer"])]
+            for path in glob.glob(os.path.join(self.folder, again.FOLDER, glob.escape(table) + "*")):
+                os.remove(path)
+
     def measure(self, job):
-        kept = []
+        kept, before = [], self.line_us()
         for arguments in job["runs"]:
             rows, error = self.hpperf(job["ranks"], arguments)
             command = " ".join(["hprun -n", str(job["ranks"]), "hpperf", *arguments])
-            kept += [dict(row, part=job["part"], command=command) for row in rows]
+            line_us = before + self.line_us()
+            kept += [dict(row, part=job["part"], command=command, line_us=line_us) for row in rows]
             if error:
                 kept.append({"part": job["part"], "command": command, "peer": job["peer"],
                              "failed": error})
                 print(f"bench: {command}: {error}", flush=True)
         self.keep(job["name"], kept)
+        self.forget_again(job)
 
     def byte_limits(self):
         """What this machine allows; {} where it has one core."""
@@ -174,42 +195,78 @@ class Bench:
         self.keep("kernels", rows)
 
 
+    # -- what is measured
+
+    def first_jobs(self):
+        options = self.options
+        needs_peers = not options.part or set(options.part) - jobs.ALONE
+        versions, refusals = self.peers_here() if needs_peers else ({}, {})
+        return jobs.all_jobs(list(versions), self.n_cores, options.quick), versions, refusals
+
+    def second_jobs(self):
+        tables = page.collect([line for line in page.load_folder(self.folder) if "op" in line])
+        wanted = again.plan(tables, self.kept_machine().get("quick", False))
+        if not wanted:
+            fail(f"expected rows of a first run in {self.folder}, there are none")
+        return wanted
+
+    def run(self, wanted):
+        options = self.options
+        wanted = [j for j in wanted if not options.part or j["part"] in options.part]
+        if options.missing:
+            wanted = [j for j in wanted if not os.path.exists(self.path(j["name"]))]
+        begin = time.monotonic()
+        for i, job in enumerate(wanted):
+            print(f"[{i + 1}/{len(wanted)}, {time.monotonic() - begin:.0f} s] {job['name']}",
+                  flush=True)
+            if not options.list:
+                self.measure(job)
+
+    def note_first(self, machine, versions, refusals):
+        """Beside what stays of an earlier run; what stays of a quick one makes all of it one."""
+        options, old = self.options, self.kept_machine()
+        versions = {**old.get("peers", {}), **versions}
+        refusals = {name: why for name, why in {**old.get("refusals", {}), **refusals}.items()
+                    if name not in versions}
+        limits = old.get("limits", {})
+        if not limits or not options.part or "limits" in options.part:
+            limits = self.byte_limits()
+        is_quick = options.quick or (bool(options.part or options.missing) and
+                                     old.get("quick", False))
+        kept = {name: old[name] for name in ("again", "known") if name in old}
+        self.keep("machine", [{**machine, **kept, "peers": versions, "refusals": refusals,
+                               "quick": is_quick, "limits": limits,
+                               "date": datetime.date.today().isoformat(),
+                               **({"known": self.known} if self.known else {})}])
+
+    def note_second(self):
+        self.keep("machine", [dict(self.kept_machine(), again=datetime.date.today().isoformat())])
+
+    def measure_all(self):
+        options, machine = self.options, self.machine()
+        self.n_cores = machine["machine"]["cores_allowed"] or 1
+        if options.again:
+            self.run(self.second_jobs())
+        else:
+            wanted, versions, refusals = self.first_jobs()
+            self.run(wanted)
+        if options.list:
+            return
+        if options.again:
+            self.note_second()
+        else:
+            if not options.part or "kernels" in options.part:
+                self.measure_kernels()
+            self.note_first(machine, versions, refusals)
+        if not options.no_page:
+            self.write_page()
+
+
 def main():
     options = parse()
     if not options.no_page and not os.path.exists(options.page):
         fail(f"expected {options.page} to be a page with the two markers of page.py")
-    bench = Bench(options)
-    machine = bench.machine()
-    n_cores = machine["machine"]["cores_allowed"] or 1
-    needs_peers = not options.part or set(options.part) - jobs.ALONE
-    versions, refusals = bench.peers_here() if needs_peers else ({}, {})
-    wanted = [j for j in jobs.all_jobs(list(versions), n_cores, options.quick)
-              if not options.part or j["part"] in options.part]
-    if options.missing:
-        wanted = [j for j in wanted if not os.path.exists(bench.path(j["name"]))]
-    begin = time.monotonic()
-    for i, job in enumerate(wanted):
-        print(f"[{i + 1}/{len(wanted)}, {time.monotonic() - begin:.0f} s] {job['name']}", flush=True)
-        if not options.list:
-            bench.measure(job)
-    if options.list:
-        return
-    if not options.part or "kernels" in options.part:
-        bench.measure_kernels()
-    old = bench.kept_machine()
-    versions = {**old.get("peers", {}), **versions}
-    refusals = {name: why for name, why in {**old.get("refusals", {}), **refusals}.items()
-                if name not in versions}
-    limits = old.get("limits", {})
-    if not limits or not options.part or "limits" in options.part:
-        limits = bench.byte_limits()
-    # What stays of a quick run makes all of it one.
-    is_quick = options.quick or (bool(options.part or options.missing) and old.get("quick", False))
-    bench.keep("machine", [dict(machine, peers=versions, refusals=refusals, quick=is_quick,
-                                limits=limits,
-                                date=datetime.date.today().isoformat())])
-    if not options.no_page:
-        bench.write_page()
+    Bench(options).measure_all()
 
 
 if __name__ == "__main__":
