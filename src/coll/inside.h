@@ -80,6 +80,11 @@ typedef struct hpi_ring {
     unsigned char *base; /* of this rank's, as seen here */
     uint64_t bytes;
     uint64_t end; /* of the last piece */
+    /* Of two ranks, whose pieces go to and fro. */
+    unsigned char *peers_base; /* NULL: not heard of yet */
+    unsigned pair;             /* of the last piece: 0 or 1 */
+    bool is_across[2];         /* by pair: its last piece of this rank's lay in the peer's ring */
+    bool was_carried;          /* the last piece was no cell */
 } hpi_ring;
 
 /* Can each rank of a group read and write the others' ordinary memory? */
@@ -93,6 +98,7 @@ typedef struct hpi_distance {
     uint64_t fills_to_sample; /* a long one counts for several */
     const void *begin;        /* of the ring; NULL: it has none */
     bool is_begin_cached;     /* it was last stored through the caches, and read, while afar */
+    bool is_unasked;          /* nobody stores past the caches, so nobody samples */
 } hpi_distance;
 static inline bool hpi_is_afar(const hpi_distance *d) {
     return d->n_slow == HPI_SLOW_FOR_SURE;
@@ -120,6 +126,7 @@ typedef struct hpi_coll_state {
     bool are_lines_dear;                        /* that a peer has read: see handback.c */
     hpi_distance distance;                      /* of peers */
     uint64_t n_readings;                        /* that may be sampled */
+    uint64_t n_afar;                            /* calls that went through cells for that */
     /* [size] each, of the collective that runs */
     const unsigned char **in; /* by rank: where its input is read from here */
     unsigned char **out;      /* by rank: where its output is written from here */
@@ -371,8 +378,15 @@ uint64_t hpi_ring_most(const hpi_coll_state *s); /* bytes of the longest piece *
 /* Before the first piece. Local. Errors: MEMORY, LIMIT. */
 hp_status hpi_ring_open(hpi_run *run);
 void hpi_ring_close(hpi_coll_state *s);
-/* The next piece, to be filled. */
-unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes);
+/* The next piece, to be filled; of two ranks it is the next one until hpi_ring_took. */
+unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes, bool is_carried);
+/* Both ranks have filled it, or will. */
+void hpi_ring_took(hpi_run *run, bool is_carried);
+/* What peers are told: where the piece lies in this rank's segment; of two ranks, where the ring.
+ */
+uint64_t hpi_ring_told(const hpi_run *run, const unsigned char *piece);
+/* The piece of a peer that has told so, filled since hpi_ring_took. */
+unsigned char *hpi_ring_find(hpi_run *run, int peer, uint64_t told);
 /* Fill (a part of) a piece or a pocket, in the way that suits where its readers are; now and then
  * the stores are timed. */
 void hpi_ring_fill(hpi_distance *distance, void *to, const void *from, uint64_t bytes);
@@ -394,10 +408,17 @@ hp_status hpi_reduce_staged(hpi_run *run);
 uint64_t hpi_reduce_staged_step(const hpi_run *run); /* elements of its chunks */
 /* For who moves through cells; what a tick is, and why it is safe, stands in stage.c. */
 unsigned char *hpi_cell_of(const hpi_run *run, int rank); /* of the present tick */
+/* Where rank `part`'s part is in the cell of `writer`, which has a place for each rank: the parts
+ * of the others first, its own last. So the cells of two ranks are alike, and the lines that one
+ * has read are those that it fills. */
+static inline uint64_t hpi_cell_index(const hpi_run *run, int writer, int part) {
+    return (uint64_t)(part == writer ? run->n - 1 : part - (part > writer));
+}
 /* Returns the own cell, to fill: `bytes` of it, up to cell_bytes. */
 unsigned char *hpi_tick_begin(hpi_run *run, uint64_t bytes);
 void hpi_tick_post(hpi_run *run);
-hp_status hpi_tick_wait(hpi_run *run, int peer);
+hp_status hpi_tick_hear(const hpi_run *run, int peer);
+hp_status hpi_tick_wait(hpi_run *run, int peer); /* and then find its cell */
 hp_status hpi_tick_wait_all(hpi_run *run);
 /* A tick without cells: each rank says a word; and waits for all others'. */
 void hpi_tick_say(hpi_run *run, uint64_t word);

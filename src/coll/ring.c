@@ -8,20 +8,25 @@
  * every peer in the last one's meeting or tick, where no peer was reading any piece before the last
  * any more: so nobody asks when a piece has been read.
  *
- * Lines that a reader holds must be taken back from it when they are filled again: on AMD's Zen one
- * after the other, 7 ns each while both cores hang on one third-level cache, 28 ns when they do
- * not, which a hypervisor may change at any time. So: where each rank has a core the ring is as
- * large as two second-level caches, however small the pieces: the lines that its owner fills next
- * have left its readers' second-level caches by then. That is all it takes from near. From afar a
- * third-level cache keeps them; stores past the caches do not ask for them, and their readers fetch
- * them from memory five times as fast as they would be taken back. So the time that stores take is
- * looked at now and then. Where ranks share cores, they share caches; and where the heap is
- * limited, it is the caller's: the ring is small there. It is taken by the first call that needs
- * it, by this rank alone.
+ * Two ranks do without a ring: a rank fills the piece that it was the last to read, in its own ring
+ * or in its peer's, and the peer then that one. Its lines are in the nearest cache of the one who
+ * stores there, few lines go to and fro, and both know where they lie (swap.pml).
  *
- * Two ranks exchange 64 KiB and copy their own, on 2 cores of an EPYC 9004, us: reading where it
- * lies 9.7 near, 34 far (10 if flushed, see handback.c); through a ring of 256 KiB 10 and 34, of 2
- * MiB 4.4 and 32, of 2 MiB past the caches 8.8 and 7.2.
+ * Otherwise lines that a reader holds must be taken back from it when they are filled again: on
+ * AMD's Zen one after the other, 7 ns each while both cores hang on one third-level cache, 28 ns
+ * when they do not, which a hypervisor may change at any time. With more ranks, then: where each
+ * rank has a core the ring is as large as two second-level caches, however small the pieces: the
+ * lines that its owner fills next have left its readers' second-level caches by then. That is all
+ * it takes from near. From afar a third-level cache keeps them; stores past the caches do not ask
+ * for them, and their readers fetch them from memory five times as fast as they would be taken
+ * back. So the time that stores take is looked at now and then. Where ranks share cores, they share
+ * caches; and where the heap is limited, it is the caller's: the ring is small there. It is taken
+ * by the first call that needs it, by this rank alone.
+ *
+ * Two ranks exchange 128 KiB, on 2 cores of an EPYC 9004 that are near each other: 10.9 us through
+ * a ring of 2 MiB, 5.4 through pieces that go to and fro; 64 KiB that bounce between far ones: 17
+ * to 28 us through that ring, 4.7 to and fro. Source: the cells of Intel MPI, in which a receiver
+ * sends its next message.
  */
 #include "message/mailbox.h"
 
@@ -47,7 +52,9 @@ hp_status hpi_ring_open(hpi_run *run) {
         return HP_OK;
     HP_TRY(hpi_outbox_take(run->group, s->ring.bytes, &s->ring.box));
     s->ring.base = hpi_outbox_memory(s->ring.box);
+    s->ring.is_across[0] = s->ring.is_across[1] = true; /* so the first pieces are this rank's */
     s->distance.begin = s->ring.base;
+    s->distance.is_unasked = run->n == 2;
     return HP_OK;
 }
 
@@ -56,8 +63,47 @@ void hpi_ring_close(hpi_coll_state *s) {
         hpi_outbox_leave(s->group, s->ring.box);
 }
 
-unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes) {
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* Cells take turns, since their owner reads them too; what was carried is read by its reader alone,
+ * and the fewer lines go to and fro, the more stay in the nearest caches. */
+static unsigned next_pair(const hpi_ring *ring, bool is_carried) {
+    return is_carried && ring->was_carried ? ring->pair : 1 - ring->pair;
+}
+
+static unsigned char *piece_of(const hpi_ring *ring, unsigned pair, bool is_across) {
+    return (is_across ? ring->peers_base : ring->base) + pair * (ring->bytes / 2);
+}
+
+void hpi_ring_took(hpi_run *run, bool is_carried) {
     hpi_ring *ring = &run->state->ring;
+    if (run->n > 2)
+        return;
+    ring->pair = next_pair(ring, is_carried);
+    ring->was_carried = is_carried;
+    ring->is_across[ring->pair] = !ring->is_across[ring->pair];
+}
+
+uint64_t hpi_ring_told(const hpi_run *run, const unsigned char *piece) {
+    const unsigned char *told = run->n == 2 ? run->state->ring.base : piece;
+    return (uint64_t)(uintptr_t)told - (uintptr_t)run->state->heaps[run->rank];
+}
+
+unsigned char *hpi_ring_find(hpi_run *run, int peer, uint64_t told) {
+    hpi_ring *ring = &run->state->ring;
+    unsigned char *piece = run->state->heaps[peer] + told;
+    if (run->n > 2)
+        return piece;
+    ring->peers_base = piece;
+    return piece_of(ring, ring->pair, !ring->is_across[ring->pair]);
+}
+
+unsigned char *hpi_ring_take(hpi_run *run, uint64_t bytes, bool is_carried) {
+    hpi_ring *ring = &run->state->ring;
+    if (run->n == 2) {
+        const unsigned pair = next_pair(ring, is_carried);
+        return piece_of(ring, pair, !ring->is_across[pair]);
+    }
     const uint64_t begin = ring->end + bytes <= ring->bytes ? ring->end : 0;
     ring->end = begin + hpi_align_up(bytes, 64);
     return ring->base + begin;
@@ -83,6 +129,8 @@ static bool is_sample_due(hpi_distance *d, uint64_t bytes) {
  * is its reader's alone, and comes back fast: slow to store are those alone that were stored
  * through the caches before. So while peers seem afar, the begin of the ring always is. */
 static uint64_t sample_of(hpi_distance *d, const void *to, uint64_t bytes) {
+    if (d->is_unasked)
+        return 0;
     if (hpi_is_afar(d) && d->begin)
         return to == d->begin ? hpi_min(bytes, LEAST_SAMPLE_BYTES) : 0;
     return is_sample_due(d, bytes) && bytes >= LEAST_SAMPLE_BYTES ? hpi_min(bytes, SAMPLE_BYTES)
@@ -128,7 +176,7 @@ void hpi_ring_fill(hpi_distance *d, void *to, const void *from, uint64_t bytes) 
     const uint64_t timed = sample_of(d, to, bytes);
     if (timed > 0)
         fill_timed(d, t, f, timed);
-    if (hpi_is_afar(d) && bytes - timed >= LEAST_PAST_BYTES)
+    if (hpi_is_afar(d) && !d->is_unasked && bytes - timed >= LEAST_PAST_BYTES)
         hpi_copy_past(t + timed, f + timed, bytes - timed);
     else
         copy_from_end(t + timed, f + timed, bytes - timed);
@@ -155,7 +203,7 @@ static void copy_twice(unsigned char *to, unsigned char *own, const unsigned cha
 
 bool hpi_ring_fill_twice(hpi_distance *d, void *to, void *own, const void *from, uint64_t bytes) {
     enum { LEAST = 8 << 10 };
-    if (bytes < LEAST || hpi_is_afar(d)) {
+    if (bytes < LEAST || (hpi_is_afar(d) && !d->is_unasked)) {
         hpi_ring_fill(d, to, from, bytes);
         return false;
     }
@@ -190,6 +238,8 @@ void hpi_ring_read(void *out, const void *in, uint64_t bytes) {
  * ranks have a core each the ring is large, which costs less; pockets are not. */
 void hpi_ring_keep(const hpi_run *run, const void *piece, uint64_t bytes) {
     const uintptr_t end = (uintptr_t)piece + bytes;
+    if (run->n == 2)
+        return;
     const bool is_in_pocket = run->in_bytes - run->carried_own_bytes <= HPI_POCKET_BYTES;
     if (run->is_small || (!is_in_pocket && hpi_world_can_spin(hp_group_world(run->group))))
         return;

@@ -231,6 +231,43 @@ static void back_to_back_body(hp_world *world, void *argument) {
     RANK_OK(hp_symm_free(memory));
 }
 
+/* In pockets, carried and through cells, one behind the other, while each rank now and then comes
+ * late: what a rank reads must not be what a peer fills for the next call. */
+static void mixed_body(hp_world *world, void *argument) {
+    enum { N_CALLS = 400, MOST = 12 * 1024 };
+    static const uint64_t counts[] = {40, 700, 5000, MOST};
+    hp_group *group = hp_world_group(world);
+    const int rank = hp_group_rank(group), n = hp_group_size(group);
+    float *in = hpi_alloc(MOST * (size_t)n, sizeof *in);
+    float *out = hpi_alloc(MOST * (size_t)n, sizeof *out);
+    uint64_t seed = 7, late = (uint64_t)rank;
+    (void)argument;
+    for (int i = 0; i < N_CALLS; i++) {
+        const uint64_t count = counts[hpi_random_next(&seed) % 4], kind = hpi_random_next(&seed);
+        RANK_OK(hpi_coll_only(group, kind % 2 ? "staged" : NULL));
+        for (uint64_t k = 0; k < count * (uint64_t)n; k++)
+            in[k] = (float)(i * 10 + rank + (int)(k % 7));
+        if (hpi_random_next(&late) % 8 == 0)
+            hpi_sleep_ns(100000);
+        if (kind / 2 % 3 == 0)
+            RANK_OK(hp_all_gather(group, in, out, count, HP_FP32));
+        else if (kind / 2 % 3 == 1)
+            RANK_OK(hp_all_reduce(group, in, out, count, HP_FP32, HP_SUM));
+        else
+            RANK_OK(hp_reduce_scatter(group, in, out, count, HP_FP32, HP_SUM));
+        for (uint64_t k = 0; k < count; k++) {
+            const uint64_t at = kind / 2 % 3 == 2 ? (uint64_t)rank * count + k : k;
+            const int one = i * 10 + (int)(at % 7), sum = n * one + n * (n - 1) / 2;
+            RANK_CHECK(out[k] == (float)(kind / 2 % 3 == 0 ? one : sum));
+            if (kind / 2 % 3 == 0)
+                RANK_CHECK(out[(uint64_t)(n - 1) * count + k] == (float)(one + n - 1));
+        }
+    }
+    RANK_OK(hpi_coll_only(group, NULL));
+    hpi_free(out);
+    hpi_free(in);
+}
+
 /* ---- carried or in place ---- */
 
 /* An all-reduce of 16 KiB is carried, but in place in symmetric memory it does not: one
@@ -486,6 +523,12 @@ static void N10_around_chunk_and_cell(void **state) {
     ranks_run(2, RANKS_THREADS, thresholds_body, NULL);
     ranks_run(3, RANKS_THREADS, thresholds_body, NULL);
 }
+static void test_mixed(void **state) {
+    (void)state;
+    for (int n = 2; n <= 3; n++)
+        ranks_run(n, RANKS_THREADS, mixed_body, NULL);
+}
+
 static void test_blocks(void **state) {
     (void)state;
     each_size(blocks_body);
@@ -531,6 +574,7 @@ int main(void) {
         cmocka_unit_test(N7_different_data_every_time),
         cmocka_unit_test(N9_remainder_of_a_reduce_scatter),
         cmocka_unit_test(N10_around_chunk_and_cell),
+        cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_operations),
         cmocka_unit_test(test_cells),

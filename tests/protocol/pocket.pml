@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pocket.pml - the pockets of src/coll/meet/offer.c: two for each rank, by the count of their uses.
+ * pocket.pml - the pockets of src/coll/meet/offer.c: two for each rank, by the count of their uses
+ * (of more than two ranks; those of two: swap.pml).
  *
  * Models hpi_coll_enter where inputs lie in pockets: fill the own pocket, post the collective's
  * number, wait for every peer's, read all pockets. Between two such collectives lies a broadcast for

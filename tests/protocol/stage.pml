@@ -2,7 +2,7 @@
  *
  * stage.pml - the ticks of src/coll/staged/stage.c: two cells for each rank, by the parity of the tick
  * (the library's are pieces of a ring, of which the next never touches the last; two by turns are the
- * harder case; the words that say where they lie are by turns too, and so part of a cell here).
+ * harder case; of two ranks they go to and fro, see swap.pml; the words that say where they lie are by turns too, and so part of a cell here).
  *
  * Models tick_begin, tick_post and tick_wait_all as hpi_gather_staged, hpi_broadcast_staged and
  * reduce_staged_chunk use them, one after the other, so that ticks go on over collectives: a tick

@@ -185,7 +185,7 @@ hp_status hpi_reduce_direct(hpi_run *run) {
         hpi_tick_say(run, 0); /* my sums are there; of the peer's slice of mine I need no more */
         for (int k = 1; k < run->n; k++) {
             const int peer = (run->rank + k) % run->n;
-            HP_TRY(hpi_tick_wait(run, peer));
+            HP_TRY(hpi_tick_hear(run, peer));
             HP_TRY(fetch_sums(run, peer, at, count));
         }
     }

@@ -99,11 +99,15 @@ hp_status hpi_words_hear(hpi_run *run, int peer, uint64_t out_payload[HPI_SMALL_
 /* Where a peer's input would begin, of which this rank's part was carried: the peer's own was not,
  * and parts after it follow those before it. A pocket is known before the peer says so, and its
  * lines are on their way here while the processor still reads what was said. */
-static const unsigned char *carried_at(const hpi_run *run, int peer, uint64_t offset) {
+static const unsigned char *carried_at(hpi_run *run, int peer, uint64_t told) {
     const uint64_t own = run->carried_own_bytes;
-    const unsigned char *begin = run->in_bytes - own <= HPI_POCKET_BYTES
-                                     ? hpi_group_pocket(run->group, peer, run->state->n_pocketed)
-                                     : run->state->heaps[peer] + offset;
+    const unsigned char *begin;
+    if (run->in_bytes - own <= HPI_POCKET_BYTES) {
+        begin = hpi_pocket_of(run, peer);
+    } else {
+        hpi_ring_took(run, true);
+        begin = hpi_ring_find(run, peer, told);
+    }
     return begin - (run->rank > peer ? own : 0);
 }
 
@@ -127,7 +131,8 @@ static hp_status listen(hpi_run *run, int peer) {
     }
     s->entered[peer] = (hpi_entered){{last[0], last[1]}, {last[2], last[3]}};
     if (last[0] == HPI_CARRIED) {
-        s->in[peer] = carried_at(run, peer, last[1]);
+        if (run->is_carried)
+            s->in[peer] = carried_at(run, peer, last[1]);
     } else {
         run->is_carried = false;
         hear_place(run, peer);

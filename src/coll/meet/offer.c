@@ -14,7 +14,8 @@
  *
  * Two pockets alternate over the collectives that may use them: a rank fills the one of two ago
  * after its collective of one ago, a meeting, has found all peers there, and so out of that of two
- * ago. What is larger goes into the ring, for the same reason: see ring.c.
+ * ago. What is larger goes into the ring, for the same reason: see ring.c. Of two ranks each fills
+ * what it has read in the collective before.
  */
 #include "words.h"
 
@@ -62,8 +63,8 @@ static bool is_in_symmetric_memory(const hpi_run *run, const hpi_entered *e) {
 static unsigned char *room_for(hpi_run *run) {
     const uint64_t bytes = run->in_bytes - run->carried_own_bytes;
     if (bytes <= HPI_POCKET_BYTES)
-        return hpi_group_pocket(run->group, run->rank, run->state->n_pocketed);
-    return hpi_ring_open(run) == HP_OK ? hpi_ring_take(run, bytes) : NULL;
+        return hpi_pocket_of(run, run->rank);
+    return hpi_ring_open(run) == HP_OK ? hpi_ring_take(run, bytes, true) : NULL;
 }
 
 /* No peer reads this rank's own part: the parts after it follow those before it. A gather may put
@@ -90,8 +91,7 @@ static bool carry(hpi_run *run, hpi_entered *mine) {
     if (!room)
         return false;
     fill(run, room);
-    *mine = (hpi_entered){
-        {HPI_CARRIED, (uint64_t)(uintptr_t)room - (uintptr_t)run->state->heaps[run->rank]}, {0, 0}};
+    *mine = (hpi_entered){{HPI_CARRIED, hpi_ring_told(run, room)}, {0, 0}};
     return true;
 }
 
@@ -106,8 +106,14 @@ static const uint64_t *offer_words(const hpi_run *run) {
 
 /* Who goes through cells for that alone has a ring, or gets one: it is not worth a failure. */
 static bool is_afar(hpi_run *run, const hpi_entered *mine) {
-    return mine->in.key && !run->is_carried && !run->c.tag && hpi_is_afar(&run->state->distance) &&
-           hpi_has_row_afar(run) && hpi_ring_open(run) == HP_OK;
+    enum { CALLS_PER_DOUBT = 32 };
+    hpi_distance *d = &run->state->distance;
+    if (!mine->in.key || run->is_carried || run->c.tag || !hpi_is_afar(d) ||
+        !hpi_has_row_afar(run) || hpi_ring_open(run) < 0)
+        return false;
+    if (d->is_unasked && ++run->state->n_afar % CALLS_PER_DOUBT == 0)
+        d->n_slow--; /* this call reads where inputs lie, and times that: handback.c */
+    return hpi_is_afar(d);
 }
 
 const uint64_t *hpi_offer(hpi_run *run, uint64_t room[HPI_SMALL_WORDS]) {

@@ -78,6 +78,15 @@ uint64_t hpi_words_hash(const hpi_run *run, const uint64_t *numbers);
 /* An input without an element is as good as placed: nobody reads it. */
 static const hpi_place hpi_nowhere = {0, 1};
 
+/* Where `rank` puts what it carries in a pocket; of two ranks, into the one that the other rank put
+ * its own in the last time. */
+static inline unsigned char *hpi_pocket_of(const hpi_run *run, int rank) {
+    const uint64_t number = run->state->n_pocketed;
+    if (run->n == 2)
+        return hpi_group_pocket(run->group, number & 1 ? rank : 1 - rank, 0);
+    return hpi_group_pocket(run->group, rank, number);
+}
+
 /* What this rank says of its operands, with the input itself where that travels with the meeting;
  * fills its state->entered, and run->is_carried. */
 const uint64_t *hpi_offer(hpi_run *run, uint64_t room[HPI_SMALL_WORDS]);

@@ -23,7 +23,7 @@ static void fill_cell(const hpi_run *run, unsigned char *cell, uint64_t at, uint
     for (int j = 0; j < run->n; j++) {
         const hpi_piece from = hpi_sent_to(run, j);
         if (j != run->rank)
-            hpi_ring_fill(&run->state->distance, cell + (uint64_t)j * room,
+            hpi_ring_fill(&run->state->distance, cell + hpi_cell_index(run, run->rank, j) * room,
                           (const unsigned char *)run->c.in + from.begin + at,
                           bytes_at(from, at, room));
     }
@@ -44,7 +44,8 @@ hp_status hpi_exchange_staged(hpi_run *run) {
             const hpi_piece to = hpi_got_of(run, peer);
             HP_TRY(hpi_tick_wait(run, peer));
             copy((unsigned char *)run->c.out + to.begin + at,
-                 hpi_cell_of(run, peer) + (uint64_t)run->rank * room, bytes_at(to, at, room));
+                 hpi_cell_of(run, peer) + hpi_cell_index(run, peer, run->rank) * room,
+                 bytes_at(to, at, room));
         }
     }
     return HP_OK;

@@ -6,8 +6,9 @@
  * own cell of that tick, say on the CHUNK line where it lies and post the tick, wait for every
  * peer's, read from the peers' cells. Filling the cell of tick t + 1 is safe without another wait:
  * every peer has posted t, and it posts t only after it has read for t - 1; and where t lies, t + 1
- * does not. So every tick waits for every peer, also where only one of them has data. Two words say
- * where cells lie, by turns: a peer that is one tick ahead has not touched this one's.
+ * does not (of two ranks, neither rank's). So every tick waits for every peer, also where only one
+ * of them has data. Two words say where cells lie, by turns: a peer that is one tick ahead has not
+ * touched this one's.
  */
 #include "../inside.h"
 
@@ -24,9 +25,9 @@ static _Atomic uint64_t *place_word(const hpi_run *run, int rank) {
 unsigned char *hpi_tick_begin(hpi_run *run, uint64_t bytes) {
     hpi_coll_state *s = run->state;
     s->tick++;
-    s->cells[run->rank] = hpi_ring_take(run, bytes);
-    atomic_store_explicit(place_word(run, run->rank),
-                          (uint64_t)(s->cells[run->rank] - s->heaps[run->rank]),
+    s->cells[run->rank] = hpi_ring_take(run, bytes, false);
+    hpi_ring_took(run, false);
+    atomic_store_explicit(place_word(run, run->rank), hpi_ring_told(run, s->cells[run->rank]),
                           memory_order_relaxed); /* published with the tick */
     return s->cells[run->rank];
 }
@@ -35,13 +36,16 @@ void hpi_tick_post(hpi_run *run) {
     hpi_line_post(run->group, HPI_LINE_CHUNK, run->state->tick);
 }
 
+hp_status hpi_tick_hear(const hpi_run *run, int peer) {
+    return hpi_line_wait(run->group, peer, HPI_LINE_CHUNK, run->state->tick, run->name);
+}
+
 hp_status hpi_tick_wait(hpi_run *run, int peer) {
-    hpi_coll_state *s = run->state;
     if (peer == run->rank)
         return HP_OK;
-    HP_TRY(hpi_line_wait(run->group, peer, HPI_LINE_CHUNK, s->tick, run->name));
-    s->cells[peer] =
-        s->heaps[peer] + atomic_load_explicit(place_word(run, peer), memory_order_relaxed);
+    HP_TRY(hpi_tick_hear(run, peer));
+    run->state->cells[peer] =
+        hpi_ring_find(run, peer, atomic_load_explicit(place_word(run, peer), memory_order_relaxed));
     return HP_OK;
 }
 
@@ -61,11 +65,9 @@ void hpi_tick_say(hpi_run *run, uint64_t word) {
 
 hp_status hpi_tick_tell(hpi_run *run, uint64_t word) {
     hpi_tick_say(run, word);
-    const uint64_t tick = run->state->tick;
-    HP_TRY(hpi_wait_beside(run->group, HPI_LINE_CHUNK, tick, run->name));
+    HP_TRY(hpi_wait_beside(run->group, HPI_LINE_CHUNK, run->state->tick, run->name));
     for (int k = 1; k < run->n; k++)
-        HP_TRY(
-            hpi_line_wait(run->group, (run->rank + k) % run->n, HPI_LINE_CHUNK, tick, run->name));
+        HP_TRY(hpi_tick_hear(run, (run->rank + k) % run->n));
     return HP_OK;
 }
 
@@ -150,23 +152,22 @@ hp_status hpi_scatter_reduce_staged(hpi_run *run) {
     const uint64_t own_bytes = hpi_part_total(run, run->rank) * run->in_size;
     const uint64_t n = (uint64_t)run->n;
     const uint64_t room = hpi_min(s->cell_bytes / n / 64 * 64, hpi_align_up(longest, 64));
-    const uint64_t own_at = (uint64_t)run->rank * room;
     for (uint64_t at = 0; at < longest; at += room) {
         const uint64_t own_end = hpi_min(at + room, own_bytes);
         unsigned char *cell = hpi_tick_begin(run, room * n);
         void *out = (unsigned char *)run->c.out + at / run->in_size * run->out_size;
         for (int k = 1; k < run->n; k++) {
             const int i = (run->rank + k) % run->n;
-            fill_part(run, i, cell + (uint64_t)i * room, at,
+            fill_part(run, i, cell + hpi_cell_index(run, run->rank, i) * room, at,
                       hpi_min(at + room, hpi_part_total(run, i) * run->in_size));
         }
         hpi_tick_post(run);
         HP_TRY(hpi_tick_wait_all(run));
         for (int i = 0; i < run->n; i++)
-            s->chunk[i] = hpi_cell_of(run, i) + own_at;
+            s->chunk[i] = hpi_cell_of(run, i) + hpi_cell_index(run, i, run->rank) * room;
         if (at >= own_end)
             continue;
-        s->chunk[run->rank] = own_piece(run, at, own_end, cell + own_at);
+        s->chunk[run->rank] = own_piece(run, at, own_end, cell + (n - 1) * room);
         reduce(run, &out, 1, (own_end - at) / run->in_size);
     }
     return HP_OK;
@@ -189,12 +190,17 @@ static uint64_t sums_at(const hpi_run *run) {
     return hpi_align_up(longest * hpi_max(run->in_size, run->out_size), 64);
 }
 
+/* Where the slice that begins there is in a cell: of two ranks, of which each gives one, alike. */
+static uint64_t slice_at(const hpi_run *run, uint64_t begin) {
+    return run->n == 2 ? 0 : begin * run->in_size;
+}
+
 static void give_inputs(const hpi_run *run, chunk c, unsigned char *cell) {
     const unsigned char *in = (const unsigned char *)run->c.in + c.first * run->in_size;
     for (int k = 1; k < run->n; k++) {
         uint64_t begin, end;
         hpi_slice(run, c.count, (run->rank + k) % run->n, &begin, &end);
-        hpi_ring_fill(&run->state->distance, cell + begin * run->in_size, in + begin * run->in_size,
+        hpi_ring_fill(&run->state->distance, cell + slice_at(run, begin), in + begin * run->in_size,
                       (end - begin) * run->in_size);
     }
 }
@@ -204,7 +210,7 @@ static void sum_own(const hpi_run *run, chunk c, const void *const *cells, unsig
     uint64_t begin, end;
     hpi_slice(run, c.count, run->rank, &begin, &end);
     for (int i = 0; i < run->n; i++)
-        run->state->chunk[i] = (const unsigned char *)cells[i] + begin * run->in_size;
+        run->state->chunk[i] = (const unsigned char *)cells[i] + slice_at(run, begin);
     run->state->chunk[run->rank] =
         (const unsigned char *)run->c.in + (c.first + begin) * run->in_size;
     void *const out[] = {(unsigned char *)run->c.out + (c.first + begin) * run->out_size, sums};

@@ -145,11 +145,11 @@ hp_status hpi_scatter_reduce_wire(hpi_run *run) {
         unsigned char *cell = hpi_tick_begin(run, room * (uint64_t)run->n);
         for (int i = 0; i < run->n; i++)
             encode_part(run, i, at, hpi_min(at + step, hpi_part_total(run, i)),
-                        cell + (uint64_t)i * room);
+                        cell + hpi_cell_index(run, run->rank, i) * room);
         hpi_tick_post(run);
         HP_TRY(hpi_tick_wait_all(run));
         for (int i = 0; i < run->n; i++)
-            s->in[i] = hpi_cell_of(run, i) + (uint64_t)run->rank * room;
+            s->in[i] = hpi_cell_of(run, i) + hpi_cell_index(run, i, run->rank) * room;
         if (at < own)
             reduce_span(run, run->n, 0, hpi_min(step, own - at),
                         &(destination){&out, 1, at * run->out_size, false});
