@@ -50,7 +50,7 @@ awk -F'|' '/^\|/ { if (n && NF != n) exit 1; n = NF; next } { n = 0 }' "$out/pag
 echo "== the same again"
 has 'measured 5 of the 6 rows a second time on 2026-01-02'
 has 'Half of them moved by at most 32%, nine of ten by at most 50%; the middle one is 1.05 times the first.'
-has '3 went up, 1 down'
+has '3 went up, 1 down. By the first ratios 3 of these rows reach their goal, by the second 3.'
 has '| 2 ranks | 3 | 2 | 2 | 2 | 1 | 0 |'
 has '| 8 ranks | 1 | 0 | 0 | 0 | 1 | 1 |'
 has '| all | 5 | 2 | 2 | 2 | 3 | 2 |'

@@ -59,8 +59,9 @@ class Twice:
         return (self.first["ratio_least"] <= self.second["ratio_most"] and
                 self.second["ratio_least"] <= self.first["ratio_most"])
 
-    def has_crossed(self, goal):
-        return goal is not None and (self.first["ratio"] < goal) != (self.second["ratio"] < goal)
+    def reach(self, goal):
+        """Did they, the first and the second?"""
+        return [goal is not None and line["ratio"] >= goal for line in (self.first, self.second)]
 
     def distances(self):
         """Of the cores, if not all were the same; else None."""
@@ -98,7 +99,8 @@ def counts(name, some, goal_of):
     return [name, str(len(some)), str(sum(t.is_in_range() for t in some)),
             *[str(sum(t.is_within(share) for t in some)) for share in STEPS],
             str(sum(not t.is_within(STEPS[-1]) for t in some)),
-            str(sum(t.has_crossed(goal_of(t.key, t.bytes)) for t in some))]
+            str(sum(first != second for first, second in
+                    (t.reach(goal_of(t.key, t.bytes)) for t in some)))]
 
 
 def ratio_text(line):
@@ -116,15 +118,18 @@ def share_text(changes, part):
     return f"{100 * moves[min(int(part * len(moves)), len(moves) - 1)]:.0f}%"
 
 
-def summary(some, n_rows, date):
+def summary(some, n_rows, date, goal_of):
     changes = [t.change for t in some]
+    reach = [t.reach(goal_of(t.key, t.bytes)) for t in some]
     up, down = sum(c > 1 for c in changes), sum(c < 1 for c in changes)
     return (f"`make bench-again` measured {len(some)} of the {n_rows} rows a second time on {date}, "
             f"each beside the peer that was the strongest in the first run, and compares the two "
             f"ratios; no row is left out. Half of them moved by at most {share_text(changes, 0.5)}, "
             f"nine of ten by at most {share_text(changes, 0.9)}; the middle one is "
             f"{statistics.median(changes):.2f} times the first. (The strongest is the least of "
-            f"several ratios, so what is noise in it is mostly low: {up} went up, {down} down.)\n\n")
+            f"several ratios, so what is noise in it is mostly low: {up} went up, {down} down. By the first "
+            f"ratios {sum(first for first, _ in reach)} of these rows reach their goal, by the second "
+            f"{sum(second for _, second in reach)}.)\n\n")
 
 
 def counted(some, goal_of, table):
@@ -154,5 +159,5 @@ def text(some, n_rows, date, goal_of, title_of, size_text, table):
     """The section; "" where nothing was measured again."""
     if not some:
         return ""
-    return ("### The same again\n\n" + summary(some, n_rows, date) +
+    return ("### The same again\n\n" + summary(some, n_rows, date, goal_of) +
             counted(some, goal_of, table) + moved(some, title_of, size_text, table))

@@ -218,8 +218,8 @@ class Writer:
         self.n_unexplained += reason is None
         if not is_slower:
             return reason
-        return f"a peer is faster: {reason}" if reason else \
-            "a peer is faster, so the machine allows it: not explained yet."
+        return (f"a peer is faster: {reason}" if reason else
+                "a peer is faster, so the machine allows it: not explained yet.")
 
     def below(self, rows):
         """What is below its goal, and the limit that prevents it: sizes with one reason in one
