@@ -17,7 +17,7 @@ fail() {
 echo "== a threshold between algorithms, one inside of them, one of calls in place"
 "${run[@]}" --thresholds direct,stream,in_place --pairs 1 -e 1M >"$out/said" 2>&1 || fail "expected status 0, given $?"
 grep -qE '^# tune: 2 ranks, (roomy|crowded)$' "$out/said" || fail "expected who the ranks are"
-grep -qE '^  direct +all_gather +private +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$' "$out/said" || fail "expected rows"
+grep -qE '^  direct +all_reduce +private +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$' "$out/said" || fail "expected rows"
 ! grep -qE '^  direct .* symm ' "$out/said" || fail "expected no row where it does not matter"
 grep -qE '^  stream +all_reduce +symm ' "$out/said" || fail "expected rows of what no choice shows"
 grep -qE '^  in_place +all_reduce in place +symm ' "$out/said" || fail "expected rows in place"
