@@ -93,7 +93,8 @@ HP_MUST_CHECK hp_status hp_coll_run(const hp_coll_call *call);
  */
 typedef struct hp_coll_traffic {
     const char *algorithm; /* a row of src/coll/algorithms.def, or "mailbox"; "" in a group of one
-                              and where nothing was moved */
+                              and where nothing was moved; "across" in a group that spans nodes:
+                              then the bytes are those of messages, sent and received */
     int steps;             /* of it: waits for every peer */
     uint64_t read_bytes, written_bytes;
 } hp_coll_traffic;

@@ -332,11 +332,29 @@ static hp_status run_entered(hpi_run *run, bool is_public, uint64_t *out_seq) {
     return hpi_probe_end(&probe, status);
 }
 
+/* ---- a group that spans nodes ---- */
+
+__attribute__((noinline)) static hp_status run_across(hp_group *group, hp_collective what,
+                                                      const hpi_coll *c, uint64_t *out_seq) {
+    return hpi_tell_failure(hpi_world_journal(hp_group_world(group)), "coll",
+                            hpi_across_run(group, what, c, out_seq));
+}
+
+__attribute__((noinline)) static hp_status run_call_across(const hp_coll_call *call) {
+    hpi_coll c;
+    HP_TRY(hpi_coll_of(call, &c));
+    return hpi_across_run(call->group, call->what, &c, NULL);
+}
+
+/* ---- any group ---- */
+
 hp_status hpi_coll_run(hp_group *group, hp_collective what, const hpi_coll *c, bool is_public,
                        uint64_t *out_seq) {
     hpi_run fresh, *run;
     if (!group)
         return hpi_coll_check(group, what, c, &fresh);
+    if (!HPI_LIKELY(!hpi_group_nodes(group)))
+        return run_across(group, what, c, out_seq);
     hp_status status = hpi_group_enter(group, hpi_collective_name(what));
     if (status == HP_OK) {
         status = find_run(group, what, c, &fresh, &run);
@@ -349,6 +367,8 @@ hp_status hpi_coll_run(hp_group *group, hp_collective what, const hpi_coll *c, b
 
 hp_status hpi_coll_run_call(const hp_coll_call *call) {
     hpi_run fresh, *run;
+    if (!HPI_LIKELY(!hpi_group_nodes(call->group)))
+        return run_call_across(call);
     HP_TRY(hpi_group_enter(call->group, hpi_collective_name(call->what)));
     hp_status status = find_run_of(call, &fresh, &run);
     if (status == HP_OK)
@@ -393,6 +413,8 @@ hp_status hpi_wait_those_beside(hp_group *group, int channel, uint64_t seq, cons
 
 /* Peers touch nothing of this rank's in what follows the last collective that says so. */
 hp_status hpi_coll_drain(hp_group *group, uint64_t seq) {
+    if (!HPI_LIKELY(!hpi_group_nodes(group)))
+        return hpi_group_check(group); /* nothing of a collective there outlasts it */
     const int n = hp_group_size(group), rank = hp_group_rank(group);
     const hpi_coll_state *s = hpi_group_attached(group, HPI_SLOT_COLL);
     if (s)
@@ -410,6 +432,7 @@ uint64_t hpi_coll_seq(hp_group *group) {
 
 hp_status hpi_coll_only(hp_group *group, const char *name) {
     hpi_coll_state *s;
+    group = hpi_group_inner(group);
     HP_TRY(state_get(group, &s));
     s->only = name;
     for (int i = 0; i <= HPI_LAST_COLLECTIVE; i++)

@@ -21,6 +21,7 @@
 typedef struct hpi_run hpi_run;
 typedef struct hpi_cast hpi_cast;
 typedef struct hpi_kept hpi_kept;
+typedef struct hpi_across hpi_across;
 
 /* A row of thresholds.def; HPI_FROM_ANY: no limit. */
 typedef enum hpi_threshold {
@@ -152,6 +153,7 @@ typedef struct hpi_coll_state {
     _Atomic uint64_t last_read; /* the last collective in which peers touched operands */
     uint64_t floor;             /* every member has left the collectives up to this one */
     hpi_cast *cast;
+    hpi_across *across; /* of a group that spans nodes, which has little else of this */
 } hpi_coll_state;
 
 /* The parts of an operand by rank, in elements: [n] each. NULL: `count` each, one behind the other.
@@ -460,6 +462,15 @@ hp_status hpi_reduce_rounded(hpi_run *run);
  * against the group, and nothing touched, by the first. */
 hp_status hpi_mailbox_check(hp_group *group, hp_collective what, const hpi_coll *c);
 hp_status hpi_mailbox_run(hp_group *group, hp_collective what, const hpi_coll *c);
+
+/* ---- across/: groups that span nodes ---- */
+
+/* One collective; it is drained when it returns. */
+hp_status hpi_across_run(hp_group *group, hp_collective what, const hpi_coll *c, uint64_t *out_seq);
+/* A send or a receive. */
+hp_status hpi_across_letter(hp_group *group, hp_collective what, const hpi_coll *c);
+/* What messages moved in the last collective. */
+void hpi_across_traffic(const hpi_run *run, hp_coll_traffic *out_traffic);
 
 /* ---- traffic.c: the bytes that were moved ---- */
 

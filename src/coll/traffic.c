@@ -223,7 +223,7 @@ static void of_one(const hpi_run *run, hp_coll_traffic *out_traffic) {
 static hp_status of_message(const hp_coll_call *call, hp_coll_traffic *out_traffic) {
     const uint64_t bytes = call->count * hp_dtype_size(call->dtype);
     bool is_read = false;
-    if (call->what == HP_SEND)
+    if (call->what == HP_SEND && !hpi_group_nodes(call->group))
         HP_TRY(hpi_mailbox_is_read(call->group, call->in, bytes, call->rank, &is_read));
     const uint64_t copied = is_read ? 0 : bytes;
     *out_traffic = (hp_coll_traffic){"mailbox", 1, copied, copied};
@@ -251,7 +251,9 @@ static hp_status find_last(hpi_run *run) {
 
 static hp_status of_last(hpi_run *run, hp_coll_traffic *out_traffic) {
     HP_TRY(find_last(run));
-    if (!hpi_traffic_of(run, out_traffic))
+    if (run->state->across)
+        hpi_across_traffic(run, out_traffic);
+    else if (!hpi_traffic_of(run, out_traffic))
         return HPI_FAIL(HP_ERR_UNSUPPORTED, "expected a row for %s by %s in traffic.c, found none",
                         run->name, run->algorithm->name);
     return HP_OK;

@@ -149,8 +149,9 @@ void bench_open(bench *b, hp_world *world, hp_group *group, uint64_t most_bytes)
     void *base = NULL;
     *b = (bench){.group = group, .rank = hp_group_rank(group), .n = hp_group_size(group)};
     b->arena_bytes = hpi_align_up(most_bytes, 64) + 4096;
-    RANK_OK(hp_symm_alloc(world, group, 2 * b->arena_bytes, 64, &b->memory));
-    RANK_OK(hp_symm_pointer(b->memory, b->rank, group, &base));
+    hp_group *inner = hpi_group_inner(group); /* those who share memory */
+    RANK_OK(hp_symm_alloc(world, inner, 2 * b->arena_bytes, 64, &b->memory));
+    RANK_OK(hp_symm_pointer(b->memory, hp_group_rank(inner), inner, &base));
     for (int i = 0; i < 2; i++) {
         b->symmetric[i] = (unsigned char *)base + (uint64_t)i * b->arena_bytes;
         b->ordinary[i] = malloc(b->arena_bytes);

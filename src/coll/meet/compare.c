@@ -93,8 +93,8 @@ static void explain_counts(const hpi_run *run, int peer, const uint64_t *theirs,
                  (unsigned long long)counts[peer], peer);
 }
 
-static hp_status fail_mismatch(const hpi_run *run, uint64_t seq, const uint64_t *mine, int peer,
-                               const uint64_t *theirs) {
+hp_status hpi_words_mismatch(const hpi_run *run, uint64_t seq, const uint64_t *mine, int peer,
+                             const uint64_t *theirs) {
     char our_text[200], their_text[200], counts_text[80];
     describe(mine, our_text, sizeof our_text);
     describe(theirs, their_text, sizeof their_text);
@@ -142,7 +142,7 @@ static hp_status fail_past(const hpi_run *run, int peer, uint64_t seq) {
     for (uint64_t k = run->seq > HPI_MOST_AHEAD ? run->seq - HPI_MOST_AHEAD : 1; k <= seq; k++)
         if (recall(run, run->rank, k, mine) && recall(run, peer, k, theirs) &&
             !is_same_call(mine, theirs))
-            return fail_mismatch(run, k, mine, peer, theirs);
+            return hpi_words_mismatch(run, k, mine, peer, theirs);
     const int world_rank = hp_group_world_rank(run->group, peer);
     return HPI_FAIL_RANK(HP_ERR_MISMATCH, world_rank,
                          "expected every rank of %s to make the same calls up to collective %llu, "
@@ -162,5 +162,5 @@ hp_status hpi_words_differ(const hpi_run *run, int peer, const hpi_said *entry) 
     read_words(hpi_group_said(run->group, run->rank, run->seq), mine);
     read_words(entry, theirs);
     return is_same_call(mine, theirs) ? fail_past(run, peer, run->seq)
-                                      : fail_mismatch(run, run->seq, mine, peer, theirs);
+                                      : hpi_words_mismatch(run, run->seq, mine, peer, theirs);
 }

@@ -119,6 +119,10 @@ void hpi_ahead_leave(hpi_run *run);
  * naming the first that differs. */
 hp_status hpi_words_compare_past(const hpi_run *run, int peer, uint64_t seq);
 
+/* Its words of collective `seq` are not ours: MISMATCH naming what differs. Of the payload the
+ * third word is looked at, the length of a rank's own part. */
+hp_status hpi_words_mismatch(const hpi_run *run, uint64_t seq, const uint64_t *mine, int peer,
+                             const uint64_t *theirs);
 /* `peer`, whose entry this is, makes another call than this rank, or has made: MISMATCH naming what
  * differs. */
 hp_status hpi_words_differ(const hpi_run *run, int peer, const hpi_said *entry);

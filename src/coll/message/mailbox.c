@@ -166,6 +166,8 @@ static hp_status run_alone(hpi_letter *l, hp_collective what) {
 }
 
 hp_status hpi_mailbox_run(hp_group *group, hp_collective what, const hpi_coll *c) {
+    if (group && !HPI_LIKELY(!hpi_group_nodes(group)))
+        return hpi_across_letter(group, what, c);
     hpi_mailbox *m = group ? hpi_group_attached(group, HPI_SLOT_MAIL) : NULL;
     if (!m || (unsigned)c->root >= (unsigned)m->n) {
         HP_TRY(hpi_mailbox_check(group, what, c));
