@@ -7,6 +7,7 @@
 #        tools/cluster.sh test BUILD [NAME...]    tests/cluster/test_NAME.sh with hosts of their own
 #    inside CMD:
 #        tools/cluster.sh mpirun MPI N CMD...     N ranks on each host; MPI: openmpi, mpich
+#        tools/cluster.sh hprun MPI N HPRUN OPTION... PROG...   the same by hprun, of host a
 #        tools/cluster.sh on HOST CMD...          on host a or b
 #        tools/cluster.sh rate RATE               make the link slower or faster: 10mbit
 #        tools/cluster.sh cut | mend              nothing passes; it does again
@@ -87,6 +88,11 @@ up() { # RATE: into the folder HP_CLUSTER
         ("$self" on $host ip addr add $network.$n/24 dev wire)
         ("$self" on $host ip link set wire up)
     done
+    cat >"$HP_CLUSTER/agent" <<AGENT
+#!/bin/sh
+HP_CLUSTER=$HP_CLUSTER exec $self agent "\$@"
+AGENT
+    chmod +x "$HP_CLUSTER/agent"
     set_rate "$1"
     for host in a b; do # UCX takes no device that is not up yet
         for _ in $(seq 100); do
@@ -138,17 +144,31 @@ agent() {
     done
     local host=$1
     shift
+    # a question whether the host is there must not come by another way
+    [ "$*" != cat ] || over_link "$host" cat
     on "$host" sh -c "$*"
+}
+
+# CMD on HOST, its input and output over the link, as ssh does it.
+over_link() { # HOST CMD
+    local port from
+    exec {from}< <(on "$1" python3 -c '
+import os, socket, sys
+listener = socket.create_server(("", 0))
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+for fd in 0, 1:
+    os.dup2(connection.fileno(), fd)
+os.execvp(sys.argv[1], sys.argv[1:])' "$2")
+    read -r port <&"$from"
+    exec 3<>"/dev/tcp/$1/$port"
+    cat <&3 &
+    exec cat >&3
 }
 
 mpirun() { # MPI N CMD...
     local mpi=$1 n=$2
     shift 2
-    cat >"$HP_CLUSTER/agent" <<AGENT
-#!/bin/sh
-HP_CLUSTER=$HP_CLUSTER exec $self agent "\$@"
-AGENT
-    chmod +x "$HP_CLUSTER/agent"
     case $mpi in
     openmpi)
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -167,6 +187,16 @@ AGENT
         ;;
     *) fail "expected openmpi or mpich, given '$mpi'" ;;
     esac
+}
+
+# Like mpirun; the options stand in what both MPIs read.
+hprun() { # MPI N HPRUN WORDS...
+    local mpi=$1 n=$2 hprun=$3
+    shift 3
+    export OMPI_MCA_oob_tcp_if_include=$network.0/24 OMPI_MCA_btl_tcp_if_include=$network.0/24
+    export OMPI_MCA_pml=ob1 OMPI_MCA_rmaps_base_oversubscribe=1
+    [ "$mpi" = openmpi ] || export UCX_TLS=tcp,self UCX_NET_DEVICES=wire
+    on a "$hprun" --hosts "hpa:$n,hpb:$n" --mpi "$mpi" --agent "$HP_CLUSTER/agent" "$@"
 }
 
 needs() {
@@ -215,11 +245,12 @@ test)
     needs
     run_tests "$build" "$@"
     ;;
-on | mpirun | rate | cut | mend | kill | agent)
+on | mpirun | hprun | rate | cut | mend | kill | agent)
     [ -d "${HP_CLUSTER:-}" ] || fail "expected to run inside 'cluster.sh with'"
     case $command in
     on) on "$@" ;;
     mpirun) mpirun "$@" ;;
+    hprun) hprun "$@" ;;
     agent) agent "$@" ;;
     rate) set_rate "$1" ;;
     cut) on a ip link set wire down ;;
@@ -227,5 +258,5 @@ on | mpirun | rate | cut | mend | kill | agent)
     kill) kill_host "$1" ;;
     esac
     ;;
-*) fail "expected with, test, mpirun, on, rate, cut, mend or kill, given '$command'" ;;
+*) fail "expected with, test, mpirun, hprun, on, rate, cut, mend or kill, given '$command'" ;;
 esac

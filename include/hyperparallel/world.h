@@ -148,9 +148,16 @@ typedef struct hp_launch_config {
      * is a pause, 100 ms at first, doubled up to 10 s. Not started anew: a job that was told to end
      * (SIGINT, SIGTERM, SIGHUP), that is over its deadline, whose ranks all ended with 2. */
     int max_restarts;
+    /* "HOST[:N],...": one mpirun starts N ranks (1) of argv on each host, n_ranks is not read, and
+     * the ranks' transport is that MPI. Every try begins on the hosts that answer: fewer ranks
+     * after one has died, and the old number when it is back. In the first all must. A host that
+     * does not answer for 5 s ends the try, which an mpirun may never. NULL: the ranks run here. */
+    const char *hosts;
+    const char *mpi;   /* "openmpi" or "mpich"; NULL: the first whose mpirun is in PATH */
+    const char *agent; /* starts a command on a host: AGENT HOST COMMAND...; NULL: ssh */
 } hp_launch_config;
 #define HP_LAUNCH_CONFIG_INIT                                                                      \
-    { sizeof(hp_launch_config), 1, 0, 0, 0, 300, 0, 0, 0, 0 }
+    { sizeof(hp_launch_config), 1, 0, 0, 0, 300, 0, 0, 0, 0, 0, 0, 0 }
 
 /* SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP are passed on to the ranks while it runs; a second
  * SIGINT or SIGTERM, 100 ms later or more, kills after the grace the ranks that have not ended.

@@ -291,17 +291,22 @@ static int take_size(const char **text) {
     return value >= 1 && value <= 9999 ? (int)value : 0;
 }
 
+/* "-1xS": as many replicas as the ranks make, n_replicas stays 0. */
 static hp_status parse_mesh(options *o) {
     const char *text = o->mesh;
     if (!*text)
         return HP_OK;
-    o->n_replicas = take_size(&text);
+    const bool is_open = strncmp(text, "-1x", 3) == 0;
+    if (is_open)
+        text += 2;
+    else
+        o->n_replicas = take_size(&text);
     const bool has_x = *text == 'x';
     text += has_x;
     o->n_shards = take_size(&text);
-    if (!has_x || *text || !o->n_replicas || !o->n_shards)
+    if (!has_x || *text || (!o->n_replicas && !is_open) || !o->n_shards)
         return fail(HP_ERR_ARGUMENT,
-                    "expected --mesh to be RxS, replicas x shards, like 2x4, given \"%s\"",
+                    "expected --mesh to be RxS, replicas x shards, like 2x4 or -1x4, given \"%s\"",
                     o->mesh);
     return HP_OK;
 }

@@ -52,7 +52,7 @@ static void write_fields(FILE *file, const trainer *t) {
     char text[OPTION_TEXT_BYTES];
     fprintf(file, "{\"version\": \"%s\"", hp_version());
     json_text(file, "sizes", t->model.sizes);
-    json_count(file, "tokens-per-step", tokens_per_step(t));
+    json_count(file, RECORD_TOKENS, tokens_per_step(t));
     for (size_t i = 0; i < N_ROWS; i++)
         json_text(file, options_name(rows[i]), options_text(t->o, rows[i], text));
     fputs("}\n", file);
@@ -114,9 +114,16 @@ static hp_status check_sizes(const trainer *t, const cJSON *record) {
 static void note_all(const trainer *t, const cJSON *record, char note[NOTE_BYTES]) {
     char text[OPTION_TEXT_BYTES];
     snprintf(text, sizeof text, "%" PRIu64, tokens_per_step(t));
-    note_value(record, "tokens-per-step", text, note);
+    note_value(record, RECORD_TOKENS, text, note);
     for (size_t i = 0; i < N_ROWS; i++)
         note_value(record, options_name(rows[i]), options_text(t->o, rows[i], text), note);
+}
+
+uint64_t record_tokens(const trainer *t) {
+    cJSON *record = read_record(t->o->resume);
+    const double n = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(record, RECORD_TOKENS));
+    cJSON_Delete(record);
+    return n >= 1 && n < 0x1p53 ? (uint64_t)n : 0;
 }
 
 hp_status record_compare(const trainer *t, char out_note[NOTE_BYTES]) {

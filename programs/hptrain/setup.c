@@ -29,8 +29,9 @@ uint64_t tokens_per_step(const trainer *t) {
 
 static hp_status check_mesh(trainer *t) {
     const int n_ranks = hp_world_size(t->world);
-    t->mesh_sizes[0] = t->o->n_shards ? t->o->n_replicas : 1;
-    t->mesh_sizes[1] = t->o->n_shards ? t->o->n_shards : n_ranks;
+    const int n_shards = t->o->n_shards ? t->o->n_shards : n_ranks;
+    t->mesh_sizes[0] = t->o->n_replicas ? t->o->n_replicas : n_ranks / n_shards;
+    t->mesh_sizes[1] = n_shards;
     const int n = t->mesh_sizes[0] * t->mesh_sizes[1];
     if (n != n_ranks)
         return fail(HP_ERR_ARGUMENT,

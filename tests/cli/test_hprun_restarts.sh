@@ -71,3 +71,50 @@ echo "== a second try is no child of the first: what a rank has started is gone"
 # shellcheck disable=SC2016
 expect 0 1 -n 1 --max-restarts 1 bash -c 'if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then sleep 600 & echo $! >"$out/left"; exit 4; fi
     ! grep -qs "^State:[[:space:]]*[RSDT]" "/proc/$(cat "$out/left")/status"'
+
+echo "== over hosts: an mpirun starts the ranks, and again after a failure"
+expect 64 0 -n 2 --hosts a true
+expect 64 0 --mpi mpich true
+expect 64 0 --hosts localhost:2,b:0 true
+grep -qF 'expected hosts as HOST:RANKS,... with 1 to 1024 ranks each, given "b:0"' "$out/said" || fail "expected why"
+expect 64 0 --hosts localhost,localhost:2 true
+expect 64 0 --hosts localhost --mpi pigeon true
+unset OMPI_COMM_WORLD_SIZE PMI_SIZE PMIX_RANK # of a launcher of this test
+for mpi in openmpi mpich; do
+    if ! command -v "mpirun.$mpi" >/dev/null; then
+        echo "   not of $mpi, which is not here (tools/setup.sh mpi installs it)"
+        continue
+    fi
+    # shellcheck disable=SC2016
+    OF_TEST=1 HYPER_PARALLEL_OF_TEST=2 expect 0 1 --hosts localhost:2 --mpi $mpi --max-restarts 2 \
+        bash -c 'rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} try=$TORCHELASTIC_RESTART_COUNT
+        echo "$HYPER_PARALLEL_OF_TEST" >"$0/try.$try.$rank.of.${OMPI_COMM_WORLD_SIZE:-$PMI_SIZE}"
+        [ "$rank" = 0 ] || [ "$try" = 1 ] || exit 5' "$out"
+    [ "$(cd "$out" && cat try.?.?.of.2)" = "$(printf '2\n%.0s' 1 2 3 4)" ] ||
+        fail "$mpi: expected two tries of two ranks with our options, given $(cd "$out" && head try.*)"
+    grep -q '^hprun: mpirun (pid [0-9]*) ended with status 5$' "$out/said" || fail "$mpi: expected the reason"
+    # shellcheck disable=SC2016
+    expect 7 0 --hosts localhost:2 --mpi $mpi bash -c 'exit 7'
+    expect 2 0 --hosts localhost:2 --mpi $mpi --max-restarts 2 bash -c 'exit 2'
+    expect 124 0 --hosts localhost:2 --mpi $mpi --deadline 1 --max-restarts 2 sleep 60
+    expect 126 0 --hosts localhost:1,nowhere:1 --mpi $mpi --agent false true
+    grep -qF 'expected host nowhere to answer "false nowhere cat" within 5 s' "$out/said" || fail "$mpi: expected which host"
+
+    echo "== $mpi: SIGTERM ends the ranks, and hprun"
+    rm -f "$out"/try.*
+    # shellcheck disable=SC2016
+    "$hprun" --hosts localhost:2 --mpi $mpi --max-restarts 9 bash -c 'touch "$0/try.$$"; exec sleep 60' "$out" >"$out/said" 2>&1 &
+    launcher=$!
+    until [ "$(n_tries)" -ge 2 ]; do sleep 0.02; done
+    kill -TERM $launcher
+    wait $launcher || true # what an mpirun says of it differs
+    for _ in $(seq 100); do # its daemon may end them a little later than itself
+        n_left=0
+        for try in "$out"/try.*; do
+            ! grep -qs "^State:[[:space:]]*[RSDT]" "/proc/${try##*.}/status" || n_left=$((n_left + 1))
+        done
+        [ $n_left -gt 0 ] || break
+        sleep 0.05
+    done
+    [ "$n_left.$(n_tries)" = 0.2 ] || fail "$mpi: expected two ranks, that are gone, given $(ls "$out"), $n_left left"
+done

@@ -144,7 +144,7 @@ refused 2 'expected --lr-min to be at most --lr 0.001, given 0.01' --lr 1e-3 --l
 refused 2 'expected --lr-min to be at most --lr 0.006, given 0.01' --lr-min 1e-2
 refused 2 'expected --param-dtype to be fp32|bf16, given "fp16"' --param-dtype fp16
 refused 2 'expected --accumulate to be a whole number from 1 to 65536, given "0"' --accumulate 0
-refused 2 'expected --mesh to be RxS, replicas x shards, like 2x4, given "2by1"' --mesh 2by1
+refused 2 'expected --mesh to be RxS, replicas x shards, like 2x4 or -1x4, given "2by1"' --mesh 2by1
 refused 2 'expected --mesh RxS with R x S = 2, the number of ranks, given 2x4 = 8' --mesh 2x4
 refused 2 'unknown option --no-such-option; see hptrain --help' --no-such-option
 refused 2 'unknown option --stpes (did you mean --steps?)' --stpes 3

@@ -100,3 +100,20 @@ TORCHELASTIC_RESTART_COUNT=1 "$hptrain" "${short[@]}" --seed 2 --save "$out/twic
 grep -qF "expected --save $out/twice to hold checkpoints of this run, started again, it has those of another: " "$out/said" ||
     fail "another run: $(cat "$out/said")"
 grep -qF 'seed 1 -> 2' "$out/said" || fail "another run: expected what differs, given $(cat "$out/said")"
+
+echo "== with --mesh -1xS it may start again with fewer ranks: a step has the tokens that it had"
+"$hprun" -n 2 "$hptrain" "${short[@]}" --mesh 2x1 --log "$out/two.jsonl" >/dev/null
+"$hprun" -n 2 "$hptrain" "${short[@]}" --mesh -1x1 --save "$out/fewer" --save-every 10 --log "$out/fewer.jsonl" >/dev/null
+same "-1x1" "$out/two.jsonl" "$out/fewer.jsonl"
+rm -r "$out/fewer/step-00000030"
+echo "step-00000020" >"$out/fewer/latest"
+TORCHELASTIC_RESTART_COUNT=1 "$hptrain" "${short[@]}" --mesh -1x1 --save "$out/fewer" --log "$out/one.jsonl" >/dev/null
+jq -es 'map(select(.event == "begin")) | .[0].first_step == 20 and .[0].tokens_per_step == 128 and .[0].options.accumulate == 2' \
+    "$out/one.jsonl" >/dev/null || fail "-1x1: $(grep begin "$out/one.jsonl" | cut -c 1-600)"
+# the same samples, added up in another order
+jq -es --slurpfile two "$out/two.jsonl" 'map(select(.event == "step")) | length == 10 and
+    all(.[]; . as $one | $two[] | select(.event == "step" and .step == $one.step) | (.loss - $one.loss | fabs) < 1e-4)' \
+    "$out/one.jsonl" >/dev/null || fail "-1x1: expected the losses of two ranks, given $(losses "$out/one.jsonl")"
+status=0
+TORCHELASTIC_RESTART_COUNT=1 "$hptrain" "${short[@]}" --seed 2 --mesh -1x1 --save "$out/fewer" >/dev/null 2>"$out/said" || status=$?
+[ $status -eq 2 ] || fail "-1x1 of another run: expected status 2, given $status"

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launch.c - watching over the ranks of a job on this machine: hp_launch, which hprun is made of.
+ * launch.c - watching over the ranks of a job: hp_launch, which hprun is made of.
  *
  * One loop serves the start-up store, passes signals on and notices the end of a rank. The first
  * rank that fails decides: it is named at once, the others get a moment to notice by themselves,
  * what they waited for is reported, and those still there are asked to end, then killed. Ranks are
  * reaped at the very end, so no signal can reach a stranger that got a rank's number.
+ *
+ * Over several hosts one mpirun is the child, and nobody here sees its ranks; it names them itself.
+ * It hears of a host that has died where a connection is closed, and waits for ever where none is,
+ * so the hosts are listened to beside it (hosts.c).
  *
  * That is one try. Where restarts are left (restart.c) there is another, which shares nothing with
  * it but the signals and the deadline.
@@ -15,6 +19,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -22,7 +27,8 @@
 
 #define MS UINT64_C(1000000)
 /* Waits look for dead peers every 50 ms; survivors that fail by themselves do it in this time. */
-enum { MOMENT_MS = 250, LOOK_MS = 10, AGAIN_MS = 100, IDLE_MS = 60000 };
+enum { MOMENT_MS = 250, LOOK_MS = 10, AGAIN_MS = 100, HOSTS_MS = 500, IDLE_MS = 60000 };
+enum { MPIRUN_GRACE_MS = 3000 };
 enum { EXIT_USAGE = 2, EXIT_LATE = 124 };
 
 typedef enum launch_phase {
@@ -36,24 +42,34 @@ typedef struct launch_loop {
     hpi_launcher *l;
     launch_phase phase;
     uint64_t phase_end_ns;
-    struct pollfd *polls; /* signals, then the ranks' ends, then the store's connections */
+    struct pollfd *polls; /* signals, the children's ends, the store's connections, the hosts */
 } launch_loop;
 
 static int n_running(const hpi_launcher *l) {
     int n = 0;
-    for (int i = 0; i < l->n_ranks; i++)
+    for (int i = 0; i < l->n_children; i++)
         n += !l->children[i].has_ended;
     return n;
 }
 
 static void signal_all(hpi_launcher *l, int signal) {
-    for (int i = 0; i < l->n_ranks; i++)
+    for (int i = 0; i < l->n_children; i++)
         hpi_child_signal(&l->children[i], signal);
 }
 
 static void enter(launch_loop *loop, launch_phase phase, uint64_t ms) {
     loop->phase = phase;
     loop->phase_end_ns = hpi_add_saturated(hpi_now_ns(), hpi_ms_to_ns(ms));
+}
+
+/* An mpirun has to tell its daemons, and waits a second itself before it kills. */
+static uint64_t grace_ms(const hpi_launcher *l) {
+    return l->hosts ? hpi_max(l->config->grace_ms, MPIRUN_GRACE_MS) : l->config->grace_ms;
+}
+
+static void ask_to_end(launch_loop *loop) {
+    signal_all(loop->l, SIGTERM);
+    enter(loop, ENDING, grace_ms(loop->l));
 }
 
 /* ---- what happens --------------------------------------------------------------------------- */
@@ -75,7 +91,7 @@ static void pass_signals_on(hpi_launcher *l) {
         l->is_told_to_end |= hpi_tells_to_end(info.ssi_signo);
         if (asks && !is_asked_anew(l))
             continue;
-        for (int i = 0; i < l->n_ranks; i++) {
+        for (int i = 0; i < l->n_children; i++) {
             const hpi_child *c = &l->children[i];
             /* a key of the terminal has already reached whoever is in our process group */
             const bool has_it = info.ssi_code == SI_KERNEL && !c->has_own_group;
@@ -98,9 +114,11 @@ static void note_end(hpi_launcher *l, int rank) {
 
 /* The rank whose end made this one give up; -1 when it failed by itself. */
 static int blamed_by(const hpi_launcher *l, int rank) {
+    if (l->hosts)
+        return -1;
     const uint64_t blamed =
         atomic_load_explicit(&l->children[rank].control->blamed, memory_order_acquire);
-    return blamed && blamed <= (uint64_t)l->n_ranks ? (int)blamed - 1 : -1;
+    return blamed && blamed <= (uint64_t)l->n_children ? (int)blamed - 1 : -1;
 }
 
 /* How likely a rank's end is what began it all: a kill, a failure of its own, one that followed. */
@@ -114,7 +132,7 @@ static int weight(const hpi_launcher *l, int rank) {
 }
 
 static void choose_first(hpi_launcher *l) {
-    for (int i = 0; i < l->n_ranks; i++)
+    for (int i = 0; i < l->n_children; i++)
         if (weight(l, i) > (l->first < 0 ? 0 : weight(l, l->first)))
             l->first = i;
 }
@@ -125,7 +143,7 @@ static bool ended_of_usage(const hpi_child *c) {
 
 /* A wrong command line of the program is wrong for all ranks, and the program has said so. */
 static bool is_all_usage(const hpi_launcher *l) {
-    for (int i = 0; i < l->n_ranks; i++)
+    for (int i = 0; i < l->n_children; i++)
         if (!ended_of_usage(&l->children[i]))
             return false;
     return true;
@@ -164,22 +182,23 @@ static void advance(launch_loop *loop) {
         if (l->first >= 0) {
             enter(loop, MOMENT, MOMENT_MS);
         } else if (l->n_asked > 1) { /* asked twice: ranks that do not listen are killed */
-            enter(loop, ENDING, l->config->grace_ms);
+            enter(loop, ENDING, grace_ms(l));
         } else if (hpi_now_ns() >= l->deadline_ns) {
             l->is_late = true;
             hpi_report_look(l);
             hpi_report_late(l);
-            signal_all(l, SIGTERM);
-            enter(loop, ENDING, l->config->grace_ms);
+            ask_to_end(loop);
+        } else if (l->hosts && hpi_hosts_silent(l->hosts)) {
+            l->is_split = true;
+            hpi_report_silent(l);
+            ask_to_end(loop);
         }
     }
     if (loop->phase == MOMENT) {
         const bool is_last_look = is_over(loop);
         report_moment(l, is_last_look);
-        if (is_last_look) {
-            signal_all(l, SIGTERM);
-            enter(loop, ENDING, l->config->grace_ms);
-        }
+        if (is_last_look)
+            ask_to_end(loop);
     }
     if (loop->phase == ENDING && is_over(loop)) {
         signal_all(l, SIGKILL);
@@ -192,29 +211,35 @@ static int poll_ms(const launch_loop *loop) {
     uint64_t until_ns = loop->phase == RUNNING ? loop->l->deadline_ns : loop->phase_end_ns;
     if (loop->phase == MOMENT)
         until_ns = hpi_min(until_ns, now_ns + LOOK_MS * MS);
+    if (loop->l->hosts)
+        until_ns = hpi_min(until_ns, now_ns + HOSTS_MS * MS);
     return (int)hpi_min(until_ns > now_ns ? (until_ns - now_ns) / MS + 1 : 0, IDLE_MS);
 }
 
 static void turn(launch_loop *loop) {
     hpi_launcher *l = loop->l;
     const int n_connections = hpi_store_server_count(l->server);
-    struct pollfd *ends = loop->polls + 1, *connections = ends + l->n_ranks;
+    struct pollfd *ends = loop->polls + 1, *connections = ends + l->n_children;
     loop->polls[0] = (struct pollfd){.fd = l->signal_fd, .events = POLLIN};
-    for (int i = 0; i < l->n_ranks; i++) {
+    for (int i = 0; i < l->n_children; i++) {
         const hpi_child *c = &l->children[i];
         ends[i] = (struct pollfd){.fd = c->has_ended ? -1 : c->pidfd, .events = POLLIN};
     }
     for (int i = 0; i < n_connections; i++)
         connections[i] = (struct pollfd){.fd = hpi_store_server_fd(l->server, i), .events = POLLIN};
-    if (poll(loop->polls, (nfds_t)(1 + l->n_ranks + n_connections), poll_ms(loop)) > 0) {
+    const int n_hosts = l->hosts ? hpi_hosts_poll(l->hosts, connections + n_connections) : 0;
+    const int n = 1 + l->n_children + n_connections + n_hosts;
+    if (poll(loop->polls, (nfds_t)n, poll_ms(loop)) > 0) {
         pass_signals_on(l);
-        for (int i = 0; i < l->n_ranks; i++)
+        for (int i = 0; i < l->n_children; i++)
             if (ends[i].revents)
                 note_end(l, i);
         for (int i = 0; i < n_connections; i++)
             if (connections[i].revents)
                 hpi_store_server_read(l->server, i);
     }
+    if (l->hosts)
+        hpi_hosts_look(l->hosts);
     advance(loop);
 }
 
@@ -244,7 +269,7 @@ static void unblock_signals(const hpi_launcher *l) {
 }
 
 static void try_close(hpi_launcher *l) {
-    for (int i = 0; l->children && i < l->n_ranks; i++) {
+    for (int i = 0; l->children && i < l->n_children; i++) {
         const hpi_child *c = &l->children[i];
         const int fds[] = {c->pidfd, c->server_fd, c->store_fd, c->segment_fd};
         if (c->pid > 0)
@@ -255,6 +280,8 @@ static void try_close(hpi_launcher *l) {
         if (c->control)
             munmap(c->control, HPI_PAGE_BYTES);
     }
+    if (l->hosts)
+        hpi_hosts_rest(l->hosts);
     hpi_store_server_destroy(l->server);
     hpi_free(l->children);
     l->server = NULL;
@@ -263,16 +290,18 @@ static void try_close(hpi_launcher *l) {
 
 static hp_status try_open(hpi_launcher *l) {
     l->first = -1;
-    l->is_named = l->is_late = l->is_usage = false;
+    l->is_named = l->is_late = l->is_usage = l->is_split = false;
     l->begin_ns = hpi_now_ns();
     l->n_oom_kills = hpi_oom_kills();
-    l->children = hpi_alloc((size_t)l->n_ranks, sizeof *l->children);
+    l->children = hpi_alloc((size_t)l->n_children, sizeof *l->children);
     if (!l->children)
         return HP_ERR_MEMORY;
-    for (int i = 0; i < l->n_ranks; i++)
+    for (int i = 0; i < l->n_children; i++)
         l->children[i] =
             (hpi_child){.pidfd = -1, .server_fd = -1, .store_fd = -1, .segment_fd = -1};
-    HP_TRY(hpi_store_server_create(l->n_ranks, &l->server));
+    HP_TRY(hpi_store_server_create(l->n_children, &l->server));
+    if (l->hosts)
+        HP_TRY(hpi_hosts_ask(l));
     return hpi_spawn(l);
 }
 
@@ -281,7 +310,14 @@ static int exit_status(hpi_launcher *l) {
         choose_first(l); /* of those that were ended after a second signal */
     if (l->is_late)
         return EXIT_LATE;
-    return l->first >= 0 ? hpi_child_exit(&l->children[l->first]) : 0;
+    if (l->first >= 0)
+        return hpi_child_exit(&l->children[l->first]);
+    return l->is_split ? EXIT_FAILURE : 0;
+}
+
+static size_t n_polls(const hpi_launcher *l) {
+    const size_t n_hosts = l->hosts ? (size_t)l->hosts->n : 0;
+    return 1 + 3 * (size_t)l->n_children + 16 + n_hosts;
 }
 
 /* Run the job once; what came of it stays in the launcher. */
@@ -289,14 +325,14 @@ static hp_status try_once(hpi_launcher *l) {
     launch_loop loop = {.l = l, .phase_end_ns = UINT64_MAX};
     hp_status status = try_open(l);
     if (!status) {
-        loop.polls = hpi_alloc(1 + 3 * (size_t)l->n_ranks + 16, sizeof *loop.polls);
+        loop.polls = hpi_alloc(n_polls(l), sizeof *loop.polls);
         status = loop.polls ? HP_OK : HP_ERR_MEMORY;
         if (status)
             signal_all(l, SIGKILL);
         else
             watch(&loop);
         l->exit_status = exit_status(l);
-        l->is_usage = is_all_usage(l);
+        l->is_usage = !l->is_split && is_all_usage(l);
     }
     try_close(l);
     hpi_free(loop.polls);
@@ -307,9 +343,11 @@ static hp_status check(const hp_launch_config *config, const int *out_exit) {
     if (!config || !out_exit || config->size != sizeof *config)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a config made with HP_LAUNCH_CONFIG_INIT and a "
                                          "place for the exit status");
-    if (config->n_ranks < 1 || config->n_ranks > HPI_MAX_LOCAL)
+    if (!config->hosts && (config->n_ranks < 1 || config->n_ranks > HPI_MAX_LOCAL))
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected 1 to %d ranks, given %d", HPI_MAX_LOCAL,
                         config->n_ranks);
+    if (config->hosts && !config->argv)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a program to start on hosts, given none");
     if (config->argv ? !config->argv[0] : !config->body)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a program or a body, given neither");
     if (config->max_restarts < 0)
@@ -318,9 +356,17 @@ static hp_status check(const hp_launch_config *config, const int *out_exit) {
     return HP_OK;
 }
 
+static hp_status open_hosts(hpi_launcher *l) {
+    HP_TRY(hpi_mpirun_find(l->config->mpi, &l->mpirun));
+    l->n_children = 1;
+    return hpi_hosts_create(l->config->hosts, l->config->agent, &l->hosts);
+}
+
 hp_status hp_launch(const hp_launch_config *config, int *out_exit) {
     HP_TRY(check(config, out_exit));
-    hpi_launcher l = {.config = config, .n_ranks = config->n_ranks, .signal_fd = -1};
+    hpi_launcher l = {.config = config, .n_children = config->n_ranks, .signal_fd = -1};
+    if (config->hosts)
+        HP_TRY(open_hosts(&l));
     l.deadline_ns = config->deadline_ms
                         ? hpi_add_saturated(hpi_now_ns(), hpi_ms_to_ns(config->deadline_ms))
                         : UINT64_MAX;
@@ -330,6 +376,7 @@ hp_status hp_launch(const hp_launch_config *config, int *out_exit) {
             status = try_once(&l);
         while (!status && hpi_restart(&l));
     unblock_signals(&l);
+    hpi_hosts_destroy(l.hosts);
     if (!status)
         *out_exit = l.exit_status;
     return status;

@@ -53,7 +53,7 @@ static void how_it_ended(const hpi_launcher *l, const hpi_child *c, char *text, 
 }
 
 void hpi_report_look(hpi_launcher *l) {
-    for (int i = 0; i < l->n_ranks; i++) {
+    for (int i = 0; !l->hosts && i < l->n_children; i++) {
         hpi_child *c = &l->children[i];
         if (!c->was_waiting)
             c->was_waiting = hpi_control_describe(c->control, c->doing, sizeof c->doing);
@@ -64,7 +64,10 @@ void hpi_report_first(const hpi_launcher *l) {
     char how[128];
     const hpi_child *c = &l->children[l->first];
     how_it_ended(l, c, how, sizeof how);
-    hpi_say(l, "rank %d (pid %d) %s", l->first, (int)c->pid, how);
+    if (l->hosts)
+        hpi_say(l, "mpirun (pid %d) %s", (int)c->pid, how);
+    else
+        hpi_say(l, "rank %d (pid %d) %s", l->first, (int)c->pid, how);
 }
 
 static void report_rank(hpi_launcher *l, int rank) {
@@ -91,7 +94,7 @@ static bool ended_alike(const hpi_launcher *l, int rank) {
 
 void hpi_report_others(hpi_launcher *l) {
     int n_alike = 0;
-    for (int i = 0; i < l->n_ranks; i++) {
+    for (int i = 0; i < l->n_children; i++) {
         if (i != l->first && ended_alike(l, i))
             n_alike++;
         else if (i != l->first)
@@ -104,6 +107,13 @@ void hpi_report_others(hpi_launcher *l) {
 void hpi_report_late(hpi_launcher *l) {
     hpi_say(l, "the job did not end within its deadline of %llu ms",
             (unsigned long long)l->config->deadline_ms);
-    for (int i = 0; l->children && i < l->n_ranks; i++) /* in a pause there are none */
+    const int n = l->children && !l->hosts ? l->n_children : 0; /* in a pause there are none */
+    for (int i = 0; i < n; i++)
         report_rank(l, i);
+}
+
+void hpi_report_silent(const hpi_launcher *l) {
+    const hpi_host *host = hpi_hosts_silent(l->hosts);
+    hpi_say(l, "host %s has not answered for %d s: the job is ended", host->name,
+            HPI_HOST_PATIENCE_MS / 1000);
 }

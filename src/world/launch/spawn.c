@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spawn.c - starting the ranks of a launcher.
+ * spawn.c - starting the children of a launcher, which are its ranks or one mpirun.
  *
  * Everything that can fail is made before the first fork: a memfd and a socket pair per rank, and
  * each rank's environment, because a child of a program with threads may not allocate. A child dies
@@ -44,7 +44,7 @@ typedef struct rank_environment {
     char set[N_SET][SET_BYTES];
 } rank_environment;
 
-static bool is_set_by_us(const char *entry) {
+bool hpi_is_set_by_launcher(const char *entry) {
     for (int i = 0; i < N_SET; i++) {
         const size_t length = strlen(set_names[i]);
         if (!strncmp(entry, set_names[i], length) && entry[length] == '=')
@@ -71,9 +71,9 @@ static void format_set(const hpi_launcher *l, int rank, int port, rank_environme
     const hpi_child *c = &l->children[rank];
     const char *address = hpi_environment("MASTER_ADDR"), *text = hpi_environment("MASTER_PORT");
     snprintf(e->set[0], SET_BYTES, "RANK=%d", rank);
-    snprintf(e->set[1], SET_BYTES, "WORLD_SIZE=%d", l->n_ranks);
+    snprintf(e->set[1], SET_BYTES, "WORLD_SIZE=%d", l->n_children);
     snprintf(e->set[2], SET_BYTES, "LOCAL_RANK=%d", rank);
-    snprintf(e->set[3], SET_BYTES, "LOCAL_WORLD_SIZE=%d", l->n_ranks);
+    snprintf(e->set[3], SET_BYTES, "LOCAL_WORLD_SIZE=%d", l->n_children);
     snprintf(e->set[4], SET_BYTES, "MASTER_ADDR=%s", address ? address : "127.0.0.1");
     if (text)
         snprintf(e->set[5], SET_BYTES, "MASTER_PORT=%s", text);
@@ -93,7 +93,7 @@ static hp_status make_environment(const hpi_launcher *l, int rank, int port, ran
     if (!e->all)
         return HP_ERR_MEMORY;
     for (size_t i = 0; i < n; i++)
-        if (!is_set_by_us(environ[i]))
+        if (!hpi_is_set_by_launcher(environ[i]))
             e->all[at++] = environ[i];
     format_set(l, rank, port, e);
     for (int i = 0; i < N_SET; i++)
@@ -155,7 +155,7 @@ static bool child_prepare(const hpi_launcher *l, int rank, pid_t launcher_pid) {
         return false;
     if (c->has_own_group)
         setpgid(0, 0);
-    for (int i = 0; i < l->n_ranks; i++) {
+    for (int i = 0; i < l->n_children; i++) {
         close_fd(&l->children[i].server_fd);
         close_fd(&l->children[i].pidfd);
         if (i != rank) {
@@ -177,12 +177,12 @@ static bool child_prepare(const hpi_launcher *l, int rank, pid_t launcher_pid) {
 }
 
 _Noreturn static void child_main(const hpi_launcher *l, int rank, pid_t launcher_pid,
-                                 rank_environment *e, int report_fd) {
+                                 const hpi_program *program, int report_fd) {
     if (!child_prepare(l, rank, launcher_pid))
         _exit(128 + SIGKILL);
-    environ = e->all;
-    if (l->config->argv) {
-        execvp(l->config->argv[0], l->config->argv);
+    environ = program->environment;
+    if (program->argv) {
+        execvp(program->argv[0], program->argv);
         const int reason = errno;
         (void)!write(report_fd, &reason, sizeof reason);
         _exit(127);
@@ -197,24 +197,25 @@ _Noreturn static void child_main(const hpi_launcher *l, int rank, pid_t launcher
 
 void hpi_child_signal(const hpi_child *c, int signal) {
     /* the process is reaped last of all, so its number cannot be another's yet */
+    const bool is_whole = c->has_own_group && (!c->passes_on || signal == SIGKILL);
     if (c->pid > 0)
-        kill(c->has_own_group ? -c->pid : c->pid, signal);
+        kill(is_whole ? -c->pid : c->pid, signal);
 }
 
 /* The pipe closes without a word when exec succeeds. */
-static hp_status check_exec(const hpi_launcher *l, int report_fd) {
+static hp_status check_exec(const hpi_program *program, int report_fd) {
     int reason = 0;
     ssize_t n;
     do
         n = read(report_fd, &reason, sizeof reason);
     while (n < 0 && errno == EINTR);
     if (n == (ssize_t)sizeof reason)
-        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a program to start, %s: %s", l->config->argv[0],
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a program to start, %s: %s", program->argv[0],
                         strerror(reason));
     return HP_OK;
 }
 
-static hp_status start_child(hpi_launcher *l, int rank, rank_environment *e) {
+hp_status hpi_start_child(hpi_launcher *l, int rank, const hpi_program *program) {
     int report[2];
     hpi_child *c = &l->children[rank];
     const pid_t self = getpid();
@@ -224,11 +225,11 @@ static hp_status start_child(hpi_launcher *l, int rank, rank_environment *e) {
     const pid_t pid = fork();
     if (pid == 0) {
         close(report[0]);
-        child_main(l, rank, self, e, report[1]);
+        child_main(l, rank, self, program, report[1]);
     }
     const int reason = errno;
     close(report[1]);
-    const hp_status status = pid < 0 ? HP_OK : check_exec(l, report[0]);
+    const hp_status status = pid < 0 ? HP_OK : check_exec(program, report[0]);
     close(report[0]);
     if (pid < 0)
         return HPI_FAIL(HP_ERR_LIMIT, "expected to start rank %d, fork: %s", rank,
@@ -244,7 +245,7 @@ static hp_status start_child(hpi_launcher *l, int rank, rank_environment *e) {
 }
 
 static void undo(hpi_launcher *l) {
-    for (int i = 0; i < l->n_ranks; i++) {
+    for (int i = 0; i < l->n_children; i++) {
         hpi_child *c = &l->children[i];
         hpi_child_signal(c, SIGKILL);
         if (c->pid > 0)
@@ -255,9 +256,10 @@ static void undo(hpi_launcher *l) {
 
 static hp_status start_all(hpi_launcher *l, rank_environment *environments) {
     fflush(NULL); /* else a body's stdio would write it again */
-    for (int i = 0; i < l->n_ranks; i++)
-        HP_TRY(start_child(l, i, &environments[i]));
-    for (int i = 0; i < l->n_ranks; i++) {
+    for (int i = 0; i < l->n_children; i++)
+        HP_TRY(hpi_start_child(
+            l, i, &(hpi_program){.argv = l->config->argv, .environment = environments[i].all}));
+    for (int i = 0; i < l->n_children; i++) {
         hpi_child *c = &l->children[i];
         const int server_fd = c->server_fd;
         close_fd(&c->store_fd);
@@ -268,19 +270,24 @@ static hp_status start_all(hpi_launcher *l, rank_environment *environments) {
     return HP_OK;
 }
 
-hp_status hpi_spawn(hpi_launcher *l) {
+static hp_status spawn_ranks(hpi_launcher *l) {
     const int port = free_port();
-    rank_environment *environments = hpi_alloc((size_t)l->n_ranks, sizeof *environments);
+    rank_environment *environments = hpi_alloc((size_t)l->n_children, sizeof *environments);
     hp_status status = environments ? HP_OK : HP_ERR_MEMORY;
-    for (int i = 0; i < l->n_ranks && !status; i++)
+    for (int i = 0; i < l->n_children && !status; i++)
         status = make_inherited(&l->children[i]);
-    for (int i = 0; i < l->n_ranks && !status; i++)
+    for (int i = 0; i < l->n_children && !status; i++)
         status = make_environment(l, i, port, &environments[i]);
     if (!status)
         status = start_all(l, environments);
-    for (int i = 0; environments && i < l->n_ranks; i++)
+    for (int i = 0; environments && i < l->n_children; i++)
         hpi_free(environments[i].all);
     hpi_free(environments);
+    return status;
+}
+
+hp_status hpi_spawn(hpi_launcher *l) {
+    const hp_status status = l->hosts ? hpi_spawn_mpirun(l) : spawn_ranks(l);
     if (status)
         undo(l);
     return status;
