@@ -246,6 +246,21 @@ static void test_cuts_do_not_show(void **state) {
     ranks_run(4, RANKS_THREADS, cuts, NULL);
 }
 
+/* Of nodes that sum before they send, and of one that does not. */
+static void test_nodes_do_not_show(void **state) {
+    static const struct {
+        int n, per_node;
+    } jobs[] = {{2, 1}, {4, 2}, {4, 3}, {5, 4}};
+    (void)state;
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        ranks_run_nodes(jobs[i].n, jobs[i].per_node, everything, NULL);
+        if (jobs[i].n <= 4)
+            ranks_run_nodes(jobs[i].n, jobs[i].per_node, cuts, NULL);
+        ranks_run_nodes(jobs[i].n, jobs[i].per_node, layouts, NULL);
+    }
+    ranks_run_nodes(2, 1, around_thresholds, NULL);
+}
+
 static void test_layouts_do_not_show(void **state) {
     (void)state;
     for (int n = 1; n <= 3; n++)
@@ -341,6 +356,7 @@ int main(void) {
         cmocka_unit_test(test_processes),
         cmocka_unit_test(test_outputs_that_peers_write_are_complete),
         cmocka_unit_test(test_cuts_do_not_show),
+        cmocka_unit_test(test_nodes_do_not_show),
         cmocka_unit_test(test_layouts_do_not_show),
         cmocka_unit_test(test_SYMMETRIC_MEMORY_LOW_PRECISION_DTYPE),
         cmocka_unit_test(test_an_argument_goes_before_the_environment),

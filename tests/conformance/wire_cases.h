@@ -50,8 +50,9 @@ static void bench_open(bench *b, hp_world *world, uint64_t most) {
     *b = (bench){.group = hp_world_group(world), .most = most, .arena_bytes = most * 4 + 4096};
     b->rank = hp_group_rank(b->group);
     b->n = hp_group_size(b->group);
-    RANK_OK(hp_symm_alloc(world, b->group, 2 * b->arena_bytes, 64, &b->memory));
-    RANK_OK(hp_symm_pointer(b->memory, b->rank, b->group, &base));
+    hp_group *inner = hpi_group_inner(b->group); /* those who share memory */
+    RANK_OK(hp_symm_alloc(world, inner, 2 * b->arena_bytes, 64, &b->memory));
+    RANK_OK(hp_symm_pointer(b->memory, hp_group_rank(inner), inner, &base));
     b->symmetric = base;
     b->ordinary = malloc(2 * b->arena_bytes);
     b->input = malloc(most * 4);
