@@ -13,6 +13,7 @@
 #include "kernel.h"
 
 #include <hyperparallel/base.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -68,6 +69,11 @@ static inline void hpi_relax(void) {
     __asm__ volatile("yield");
 #endif
 }
+
+/* Signals belong to the caller's threads: around pthread_create, since a new thread inherits the
+ * mask. What a thread does wrong itself (SIGSEGV) still reaches the program's handler. Undone by
+ * pthread_sigmask(SIG_SETMASK, &before, NULL). */
+void hpi_signals_block(sigset_t *out_before);
 
 /* Arithmetic that cannot surprise. */
 static inline uint64_t hpi_ceil_div(uint64_t a, uint64_t b) {

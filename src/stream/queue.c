@@ -428,15 +428,6 @@ static hp_status read_config(const hp_stream_config *given, hp_stream_config *ou
     return HP_OK;
 }
 
-void hpi_signals_block(sigset_t *out_before) {
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    sigset_t most;
-    sigfillset(&most);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        sigdelset(&most, own[i]);
-    pthread_sigmask(SIG_SETMASK, &most, out_before);
-}
-
 static hp_status start_thread(hp_stream *s) {
     sigset_t before;
     hpi_signals_block(&before);

@@ -10,7 +10,6 @@
 #define HPI_STREAM_H
 
 #include <hyperparallel/stream.h>
-#include <signal.h>
 
 static inline hp_event hpi_done(uint32_t op_id) {
     return 2 * (op_id + 1);
@@ -31,11 +30,6 @@ static inline int hpi_event_is_drained(hp_event event) {
  * failure. Threads: any. */
 hp_status hpi_stream_push(hp_stream *stream, hp_status (*run)(void *arguments),
                           const void *arguments, size_t bytes);
-
-/* Signals belong to the caller's threads: around pthread_create, since a new thread inherits the
- * mask. What a thread does wrong itself (SIGSEGV) still reaches the program's handler. Undone by
- * pthread_sigmask(SIG_SETMASK, &before, NULL). */
-void hpi_signals_block(sigset_t *out_before);
 
 /* Of a recorder: the operations of the step before the one that hp_recorder_ops tells; none: 0. */
 void hpi_recorder_before(const hp_executor *recorder, const hp_op **out_ops, uint64_t *out_n);
