@@ -2,12 +2,13 @@
  *
  * world/control.h - what lies at the start of a rank's shared segment.
  *
- *     [control | directory of groups | signal lines | pockets | heap, handed to others ...]
+ *     [control | directory of groups | news | signal lines | pockets | heap, handed to others ...]
  *
  * Every process of the node maps every segment, at addresses of its own, and the launcher maps the
  * control block alone: so there are no pointers here, only integers of fixed width, and everything
  * that two ranks touch is atomic. The memory outlives its rank, which is how a launcher can tell
- * what a killed rank was waiting for. Only the directory of a node's first rank is in use.
+ * what a killed rank was waiting for. The directory of a node's first rank is in use, and of the
+ * news most of that one's.
  */
 #ifndef HPI_CONTROL_H
 #define HPI_CONTROL_H
@@ -102,6 +103,7 @@ typedef struct hpi_directory {
 
 #define HPI_PAGE_BYTES UINT64_C(4096)
 #define HPI_DIRECTORY_OFFSET HPI_PAGE_BYTES
+#define HPI_NEWS_OFFSET (HPI_PAGE_BYTES * 194) /* wait/news.h */
 #define HPI_LINES_OFFSET (UINT64_C(1) << 20)
 #define HPI_POCKETS_OFFSET (UINT64_C(24) << 20)
 #define HPI_HEAP_OFFSET (HPI_POCKETS_OFFSET + UINT64_C(2) * HPI_MAX_GROUPS * HPI_POCKET_BYTES)
@@ -125,7 +127,7 @@ _Static_assert(offsetof(hpi_control, cores) == 1664, "shared between processes")
 _Static_assert(sizeof(hpi_control) <= HPI_PAGE_BYTES, "one page, mapped by the launcher");
 _Static_assert(sizeof(hpi_entry) == 192, "shared between processes");
 _Static_assert(offsetof(hpi_directory, entries) == 128, "shared between processes");
-_Static_assert(HPI_DIRECTORY_OFFSET + sizeof(hpi_directory) <= HPI_LINES_OFFSET, "they overlap");
+_Static_assert(HPI_DIRECTORY_OFFSET + sizeof(hpi_directory) <= HPI_NEWS_OFFSET, "they overlap");
 _Static_assert(HPI_FAILURE_WORDS * 8 > sizeof(((hp_error *)NULL)->message), "room for a record");
 _Static_assert(HPI_LINES_OFFSET + HPI_MAX_GROUPS * HPI_SLOT_BYTES <= HPI_POCKETS_OFFSET,
                "lines and pockets overlap");

@@ -155,8 +155,15 @@ typedef enum hpi_group_end {
     HPI_GROUP_DESTROYED
 } hpi_group_end;
 void hpi_news_tell(const hp_group *group, hpi_group_end end);
-/* What another node has told of this group. HP_OK: nothing. */
+/* What another node has told of this group's failure. HP_OK: nothing. */
 hp_status hpi_news_of(const hp_group *group, const char *operation);
+/* Has that member told long enough ago that it destroyed the group? Its last messages come by other
+ * ways than this, and later. */
+bool hpi_news_has_destroyed(const hp_group *group, int rank);
+/* "on host b", and what is known against it: of a rank of another node. */
+void hpi_news_describe(const hp_world *world, int world_rank, char *out_text, size_t size);
+/* This thread's record is of a wait for that rank that timed out: was the link slow? */
+void hpi_news_explain(const hp_world *world, int world_rank);
 
 /* ---- process.c ------------------------------------------------------------------------------ */
 

@@ -202,6 +202,8 @@ hp_status hpi_remote_wait(hp_group *group, hpi_transfer *transfer, uint64_t seq,
     if (note)
         hpi_note_write(note, &reason, peer, begin_ns);
     status = hpi_transport_wait(t, transfer, &patience);
+    if (status == HP_ERR_TIMEOUT)
+        hpi_news_explain(world, peer);
     if (status < 0) {
         hpi_note_write(&own->failure, &reason, peer, begin_ns);
         t->is_lost = true;

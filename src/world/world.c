@@ -320,7 +320,7 @@ void hpi_world_describe(const hp_world *world, int world_rank, char *out_text, s
     if (hpi_world_is_local(world, world_rank))
         hpi_control_describe(hpi_world_control(world, world_rank), out_text, size);
     else
-        snprintf(out_text, size, "on host %s", hpi_world_host(world, world_rank));
+        hpi_news_describe(world, world_rank, out_text, size);
 }
 void *hpi_world_segment(const hp_world *world, int world_rank, uint64_t *out_bytes) {
     if (!hpi_world_is_local(world, world_rank))

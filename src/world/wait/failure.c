@@ -93,11 +93,10 @@ hp_status hpi_group_tell_failed(const hp_group *group) {
 
 static void fail(hp_group *group, bool is_cancelled);
 
-/* To those of this node by the inner group, to the others as news, unless that is where it is from.
- */
+/* To those of this node by the inner group, to the others as news. */
 static void publish_across(hp_group *group, bool is_cancelled) {
     fail(group->inner, is_cancelled);
-    if (!hpi_world_is_forked(group->world) && hpi_news_of(group, "a call") == HP_OK)
+    if (!hpi_world_is_forked(group->world))
         hpi_news_tell(group, is_cancelled ? HPI_GROUP_CANCELLED : HPI_GROUP_FAILED);
     (void)hpi_error_set(&group->error);
 }
@@ -138,7 +137,8 @@ void hpi_group_say_destroyed(hp_group *group) {
 /* ---- the others' ---------------------------------------------------------------------------- */
 
 bool hpi_group_has_destroyed(const hp_group *group, int rank) {
-    return !group->nodes && state_of(group, rank) == STATE_DESTROYED;
+    return group->nodes ? hpi_news_has_destroyed(group, rank)
+                        : state_of(group, rank) == STATE_DESTROYED;
 }
 
 hp_status hpi_group_told(const hp_group *group, int rank, const char *waited) {

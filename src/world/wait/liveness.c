@@ -6,7 +6,7 @@
  * once a slice. A rank that left in order, or gave up, says so itself in its control block; a
  * process that ended without saying so has died. A page that is wiped on fork tells a child.
  */
-#include "../inside.h"
+#include "news.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -80,6 +80,7 @@ void hpi_liveness_poll(hp_world *world) {
         atomic_store_explicit(&world->is_gone[who], true, memory_order_release);
         (void)epoll_ctl(world->epoll_fd, EPOLL_CTL_DEL, world->pidfds[who], NULL);
     }
+    hpi_news_read(world);
 }
 
 /* Where it has not been mapped yet, it has not got anywhere. */
@@ -90,6 +91,8 @@ static uint64_t life_of(const hp_world *world, int world_rank) {
 }
 
 bool hpi_liveness_has_left(const hp_world *world, int world_rank) {
+    if (hpi_rank_is_elsewhere(world, world_rank))
+        return hpi_news_fate(world, world_rank).life == HPI_LIFE_LEFT;
     const uint64_t life = life_of(world, world_rank);
     return hpi_life_generation(life) > world->generation ||
            life == hpi_life(world->generation, HPI_LIFE_LEFT);
@@ -103,6 +106,8 @@ static bool has_given_up(const hp_world *world, int world_rank) {
 bool hpi_liveness_is_dead(const hp_world *world, int world_rank) {
     /* in this order: a rank that left in order says so before its process ends */
     const bool is_gone = atomic_load_explicit(&world->is_gone[world_rank], memory_order_acquire);
+    if (hpi_rank_is_elsewhere(world, world_rank))
+        return is_gone || hpi_news_fate(world, world_rank).life == HPI_LIFE_DEAD;
     const uint64_t life = life_of(world, world_rank);
     if (life == hpi_life(world->generation, HPI_LIFE_DEAD) ||
         life == hpi_life(world->generation, HPI_LIFE_REFUSED))
@@ -111,17 +116,27 @@ bool hpi_liveness_is_dead(const hp_world *world, int world_rank) {
 }
 
 void hpi_liveness_blame(hp_world *world, int world_rank) {
-    if (world_rank >= 0 && world->segments[world->rank].base)
-        atomic_store_explicit(&hpi_world_control(world, world->rank)->blamed,
-                              1 + (uint64_t)world_rank, memory_order_release);
+    if (world_rank < 0 || !world->segments[world->rank].base)
+        return;
+    const uint64_t before =
+        atomic_exchange_explicit(&hpi_world_control(world, world->rank)->blamed,
+                                 1 + (uint64_t)world_rank, memory_order_acq_rel);
+    if (before != 1 + (uint64_t)world_rank) /* it may end this process: other nodes know first */
+        hpi_heartbeat_hurry(world, true);
+}
+
+static int blamed_by(const hp_world *world, int world_rank) {
+    if (hpi_rank_is_elsewhere(world, world_rank))
+        return hpi_news_fate(world, world_rank).blamed;
+    return (int)atomic_load_explicit(&hpi_world_control(world, world_rank)->blamed,
+                                     memory_order_acquire) -
+           1;
 }
 
 int hpi_liveness_origin(hp_world *world, int world_rank) {
     hpi_liveness_poll(world); /* what a blamer saw must be seen here too */
     for (int n = 0; n < world->n_ranks; n++) {
-        const uint64_t blamed = atomic_load_explicit(&hpi_world_control(world, world_rank)->blamed,
-                                                     memory_order_acquire);
-        const int next = (int)blamed - 1;
+        const int next = blamed_by(world, world_rank);
         /* a blame is old news where its rank is well, but of a silent rank that its start failed of
          */
         if (next < 0 || next >= world->n_ranks || next == world->rank ||
@@ -153,13 +168,18 @@ hp_status hpi_group_look(const hp_group *group, int rank, const char *operation)
     const bool is_dead = hpi_liveness_is_dead(world, world_rank);
     if (!is_dead) /* first: who has failed may have left because of it */
         HP_TRY(hpi_group_listen(group, operation));
-    if (!is_dead && !hpi_liveness_has_left(world, world_rank))
+    const bool has_left = !is_dead && hpi_liveness_has_left(world, world_rank);
+    if (!is_dead && !has_left && !(group->nodes && hpi_group_has_destroyed(group, rank)))
         return HP_OK;
+    char where[256] = "";
     const int culprit = is_dead ? hpi_liveness_origin(world, world_rank) : world_rank;
+    if (hpi_rank_is_elsewhere(world, culprit))
+        hpi_news_describe(world, culprit, where, sizeof where);
     hpi_liveness_blame(world, culprit);
-    return HPI_FAIL_RANK(HP_ERR_PEER, culprit, "%s: expected rank %d (world %d) of %s, rank %d %s",
-                         operation, rank, world_rank, group->name, culprit,
-                         is_dead ? "died" : "left the job (hp_world_destroy)");
+    return HPI_FAIL_RANK(
+        HP_ERR_PEER, culprit, "%s: expected rank %d (world %d) of %s, rank %d %s%s%s", operation,
+        rank, world_rank, group->name, culprit,
+        is_dead ? "died" : "left the job (hp_world_destroy)", *where ? " " : "", where);
 }
 
 hp_status hp_world_check(hp_world *world) {
@@ -178,10 +198,11 @@ hp_status hp_world_check(hp_world *world) {
         const int origin = hpi_liveness_origin(world, i);
         const bool is_dead = hpi_liveness_is_dead(world, origin);
         hpi_liveness_blame(world, origin);
-        hpi_control_describe(hpi_world_control(world, origin), text, sizeof text);
+        hpi_world_describe(world, origin, text, sizeof text);
         return HPI_FAIL_RANK(HP_ERR_PEER, origin,
-                             "expected every rank to be alive, rank %d %s while %s", origin,
-                             is_dead ? "died" : "left the job (hp_world_destroy)", text);
+                             "expected every rank to be alive, rank %d %s%s %s", origin,
+                             is_dead ? "died" : "left the job (hp_world_destroy)",
+                             hpi_rank_is_elsewhere(world, origin) ? "" : " while", text);
     }
     return HP_OK;
 }
