@@ -88,6 +88,53 @@ typedef struct hp_coll_call {
     }
 HP_MUST_CHECK hp_status hp_coll_run(const hp_coll_call *call);
 
+/* How an all_reduce's result was used, which its backward must be told. */
+typedef enum hp_backward_mode {
+    HP_BACKWARD_IDENTITY = 0, /* alike on all ranks: out_grad is equal on all, and whole */
+    HP_BACKWARD_SUM = 1       /* each rank in its own way: out_grads are added up */
+} hp_backward_mode;
+
+/* The backward of a collective. With the loss, one number that all outputs of all ranks flow into:
+ * out_grad is its gradient by this rank's output of the forward call, in_grad becomes that by this
+ * rank's input. Dtype, counts, offsets and places are those of output and input in the forward
+ * call; in_grad may lie in out_grad, or around it, as input and output may there. */
+typedef struct hp_coll_backward_call {
+    size_t size; /* sizeof(hp_coll_backward_call) */
+    /* As it was run; in and out are looked at for max and min alone, stream not at all. wire and
+     * wire_result hold for the sum of a backward too, also where the forward call adds nothing. */
+    const hp_coll_call *forward;
+    const void *out_grad;  /* send, barrier: not looked at */
+    void *in_grad;         /* recv, barrier: not looked at */
+    hp_backward_mode mode; /* all_reduce */
+    hp_stream *stream;     /* as of hp_coll_call */
+} hp_coll_backward_call;
+#define HP_COLL_BACKWARD_CALL_INIT                                                                 \
+    { sizeof(hp_coll_backward_call), 0, 0, 0, HP_BACKWARD_IDENTITY, 0 }
+
+/* Run the backward of a collective: as a collective, on all ranks that ran the forward call, with
+ * the same bits each time. What it is, by what the forward call was:
+ *
+ *     all_gather, all_gather_v           a reduce_scatter of the same parts, sum
+ *     reduce_scatter, reduce_scatter_v   an all_gather of the same parts; avg: of out_grad / n
+ *     all_to_all, all_to_all_v           itself, in_ and out_ counts and offsets exchanged
+ *     all_reduce, IDENTITY               out_grad; avg: / n. Nobody meets
+ *     all_reduce, SUM                    an all_reduce of out_grad, sum or avg
+ *     broadcast                          at the root the sum of all out_grads; others: zero, what
+ *                                        they had before has gone, and in_grad may be NULL
+ *     send, recv                         a recv of in_grad, a send of out_grad. Messages come in
+ *                                        the order in which they are sent: run the backwards on
+ * both ends from the last forward call to the first barrier                            a barrier
+ *     max, min                           as sum, and each element's gradient goes to one rank, the
+ *                                        others get 0: the lowest whose contribution is the result,
+ *                                        bit by bit (-0 is not +0; over a wire: what it was rounded
+ *                                        to), or is a NaN where the result is one
+ *
+ * Of max and min in and out of the forward call must be what they were when it returned, so not in
+ * place, and apart from in_grad; ARGUMENT also for an all_reduce with wire_result over fp8, whose
+ * results no rank has contributed. Errors are those of the collective that is run, and name it;
+ * ranks that disagree about max or min get MISMATCH. Traffic is not told of. */
+HP_MUST_CHECK hp_status hp_coll_backward(const hp_coll_backward_call *call);
+
 /* What a collective of one rank moved: loads from and stores to operands, cells and words. What
  * stays in the first-level cache (the sums of a chunk) is not counted, nor is what waiting moves.
  */

@@ -675,8 +675,65 @@ static void speeds(void **state) {
     hpi_free(data);
 }
 
+/* ---- who has won ---- */
+
+static bool is_nan(hp_dtype dtype, const unsigned char *x) {
+    double d;
+    return hpi_dtype_is_float(dtype) && hp_convert(x, dtype, &d, HP_FP64, 1) == HP_OK && isnan(d);
+}
+
+/* Every distance from a word's end, at an odd address; what lies behind stays. */
+static void winners_are_found_and_kept(void **state) {
+    enum { MOST = 200, SPOILED = 0x5a };
+    static unsigned char a[MOST * 8 + 1], b[MOST * 8 + 1], got[MOST * 8 + 8],
+        expected[MOST * 8 + 8];
+    (void)state;
+    for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++) {
+        const size_t size = hp_dtype_size(dtype);
+        const int row = __builtin_ctzll(size);
+        unsigned char *x = a + 1, *y = b + 1;
+        oracle_fill(dtype, x, MOST, 3);
+        oracle_fill(dtype, y, MOST, 4);
+        for (int k = 0; k < MOST; k += 1 + k % 3)
+            memcpy(y + k * size, x + k * size, size);
+        if (hpi_dtype_is_float(dtype)) { /* any NaN with another one; +0 with -0 */
+            memset(x + 5 * size, 0xff, size);
+            memset(y + 5 * size, 0x7f, size);
+            memset(x + 7 * size, 0, size);
+            memset(y + 7 * size, 0, size);
+            y[8 * size - 1] = 0x80;
+        }
+        FOR_EACH_VERSION(v) for (uint64_t count = 0; count <= MOST; count++) {
+            const uint64_t infinity = dtype == HP_FP64   ? 0x7ff0000000000000
+                                      : dtype == HP_FP32 ? 0x7f800000
+                                      : dtype == HP_FP16 ? 0x7c00
+                                      : dtype == HP_BF16 ? 0x7f80
+                                                         : UINT64_MAX;
+            uint64_t words[MOST / 64 + 2] = {0};
+            words[(count + 63) / 64] = 4711;
+            memset(got, SPOILED, sizeof got);
+            memset(expected, SPOILED, sizeof expected);
+            v->winners->same[row](x, y, infinity, words, count);
+            v->winners->keep[row](words, x, got + 1, count);
+            for (uint64_t k = 0; k < count; k++) {
+                const unsigned char *p = x + k * size, *q = y + k * size;
+                const bool is_same =
+                    memcmp(p, q, size) == 0 || (is_nan(dtype, p) && is_nan(dtype, q));
+                assert_int_equal(words[k / 64] >> k % 64 & 1, is_same);
+                memset(expected + 1 + k * size, 0, size);
+                if (is_same)
+                    memcpy(expected + 1 + k * size, p, size);
+            }
+            assert_true(count % 64 == 0 || words[count / 64] >> count % 64 == 0);
+            assert_int_equal(words[(count + 63) / 64], 4711);
+            assert_memory_equal(got, expected, sizeof got);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(winners_are_found_and_kept),
         cmocka_unit_test(every_half_meets_every_special_one),
         cmocka_unit_test(every_half_is_widened),
         cmocka_unit_test(fp32_is_narrowed),

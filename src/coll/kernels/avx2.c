@@ -10,6 +10,7 @@
 #endif
 
 #include "rounded.h"
+#include "winners.h"
 
-const hpi_kernel_version hpi_kernels_avx2 = {"AVX2", kernels, rounding, fp8};
+const hpi_kernel_version hpi_kernels_avx2 = {"AVX2", kernels, rounding, fp8, &winners};
 #endif

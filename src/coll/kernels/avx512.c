@@ -14,6 +14,7 @@
 #endif
 
 #include "rounded.h"
+#include "winners.h"
 
 #define BF16_TARGET __attribute__((target("avx512bf16")))
 
@@ -46,6 +47,7 @@ SUM(bf16, rounded, BF16_ROUNDED)
     }
 static const hpi_kernel bf16_kernels[HPI_N_DTYPES] = KERNELS(BF16_ROW);
 
-const hpi_kernel_version hpi_kernels_avx512_bf16 = {"AVX-512, BF16", bf16_kernels, rounding, fp8};
-const hpi_kernel_version hpi_kernels_avx512 = {"AVX-512", kernels, rounding, fp8};
+const hpi_kernel_version hpi_kernels_avx512_bf16 = {"AVX-512, BF16", bf16_kernels, rounding, fp8,
+                                                    &winners};
+const hpi_kernel_version hpi_kernels_avx512 = {"AVX-512", kernels, rounding, fp8, &winners};
 #endif

@@ -59,13 +59,16 @@ static int combine_of(hp_reduce op) {
     return op == HP_MAX ? 1 : op == HP_MIN ? 2 : 0;
 }
 
-/* The divisor belongs to the last pass over a result, and to no other. */
-static hpi_pass pass_of(int n, int n_out, const hpi_reduction *r) {
-    const int divisor = r && r->op == HP_AVG ? r->n : 1;
+static hpi_pass dividing_pass(int n, int n_out, int divisor) {
     hpi_pass pass = {.n = n, .n_out = n_out, .divisor = divisor, .reciprocal = 1};
     if (divisor != 1)
         pass.reciprocal = hpi_is_power_of_two((uint64_t)divisor) ? 1.0 / divisor : 0;
     return pass;
+}
+
+/* The divisor belongs to the last pass over a result, and to no other. */
+static hpi_pass pass_of(int n, int n_out, const hpi_reduction *r) {
+    return dividing_pass(n, n_out, r && r->op == HP_AVG ? r->n : 1);
 }
 
 /* Are n inputs added by one loop? */
@@ -214,4 +217,43 @@ void hpi_reduce_into(const hpi_reduction *r, const void *const *in, void *const 
             to[k] = (unsigned char *)out[k] + at * out_size;
         reduce_in_scratch(r, from, to, n_out, hpi_min(step, count - at));
     }
+}
+
+/* ---- for gradients ---- */
+
+void hpi_divide(hp_dtype dtype, const void *in, void *out, uint64_t count, int divisor) {
+    const hpi_pass pass = dividing_pass(1, 1, divisor);
+    hpi_kernel_of(dtype)->to_own[combine_of(HP_SUM)](&pass, &in, &out, 0, count);
+}
+
+/* The row of an element's size. */
+static int row_of(hp_dtype dtype) {
+    return __builtin_ctzll(hp_dtype_size(dtype));
+}
+
+/* Integers have no NaN: no magnitude is above this. */
+static uint64_t infinity_of(hp_dtype dtype) {
+    switch (dtype) {
+    case HP_FP64:
+        return UINT64_C(0x7ff0000000000000);
+    case HP_FP32:
+        return HPI_FP32_INFINITY;
+    case HP_FP16:
+        return 0x7c00;
+    case HP_BF16:
+        return 0x7f80;
+    default:
+        return UINT64_MAX;
+    }
+}
+
+void hpi_same_values(hp_dtype dtype, const void *a, const void *b, uint64_t *out_bits,
+                     uint64_t count) {
+    hpi_kernel_version_at(0)->winners->same[row_of(dtype)](a, b, infinity_of(dtype), out_bits,
+                                                           count);
+}
+
+void hpi_keep_values(hp_dtype dtype, const uint64_t *bits, const void *from, void *to,
+                     uint64_t count) {
+    hpi_kernel_version_at(0)->winners->keep[row_of(dtype)](bits, from, to, count);
 }

@@ -66,12 +66,23 @@ typedef struct hpi_fp8 {
                   uint64_t count);
 } hpi_fp8;
 
+/* Of max and min, what a backward asks: a row for elements of 1, 2, 4 and 8 bytes, at any address.
+ */
+typedef struct hpi_winners {
+    /* Bit k of the words at `out`: a[k] and b[k] are the same bits, or both a NaN, a magnitude
+     * above `infinity`. Bits behind the last are 0. */
+    void (*same[4])(const void *a, const void *b, uint64_t infinity, uint64_t *out, uint64_t count);
+    /* to[k] = from[k] where bit k of the words at `in` is set, else 0; `to` may be `from`. */
+    void (*keep[4])(const uint64_t *in, const void *from, void *to, uint64_t count);
+} hpi_winners;
+
 /* Loops compiled for one instruction set. */
 typedef struct hpi_kernel_version {
     const char *name;
     const hpi_kernel *kernels;  /* by dtype */
     const hpi_kernel *rounding; /* by hpi_rounding */
     const hpi_fp8 *fp8;         /* e4m3, e5m2 */
+    const hpi_winners *winners;
 } hpi_kernel_version;
 
 /* Those that this processor can run, the one in use first; NULL beyond the last. */
@@ -101,5 +112,14 @@ const void *hpi_reduce_chunk(const hpi_reduction *reduction, const void *const *
  * the caches, for outputs that are far larger than they are. Errors: none. */
 void hpi_reduce_into(const hpi_reduction *reduction, const void *const *in, void *const *out,
                      int n_out, uint64_t count, bool is_streaming);
+
+/* out[k] = in[k] / divisor, as hpi_reduce_into divides for avg; `out` may be `in`. */
+void hpi_divide(hp_dtype dtype, const void *in, void *out, uint64_t count, int divisor);
+
+/* See hpi_winners. */
+void hpi_same_values(hp_dtype dtype, const void *a, const void *b, uint64_t *out_bits,
+                     uint64_t count);
+void hpi_keep_values(hp_dtype dtype, const uint64_t *bits, const void *from, void *to,
+                     uint64_t count);
 
 #endif

@@ -4,6 +4,7 @@
  */
 #include "rounded.h"
 #include "versions.h"
+#include "winners.h"
 
 #ifdef __aarch64__
 #define NAME "NEON"
@@ -13,4 +14,4 @@
 #define NAME "plain"
 #endif
 
-const hpi_kernel_version hpi_kernels_plain = {NAME, kernels, rounding, fp8};
+const hpi_kernel_version hpi_kernels_plain = {NAME, kernels, rounding, fp8, &winners};
