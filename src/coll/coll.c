@@ -432,9 +432,11 @@ uint64_t hpi_coll_seq(hp_group *group) {
 
 hp_status hpi_coll_only(hp_group *group, const char *name) {
     hpi_coll_state *s;
-    group = hpi_group_inner(group);
-    HP_TRY(state_get(group, &s));
+    const bool is_across = hpi_group_nodes(group);
+    HP_TRY(is_across ? hpi_across_state(group, &s) : state_get(group, &s));
     s->only = name;
+    if (is_across) /* there it is compared, and no more */
+        return HP_OK;
     for (int i = 0; i <= HPI_LAST_COLLECTIVE; i++)
         s->kept[i].is_there = false; /* was prepared for another */
     return HP_OK;

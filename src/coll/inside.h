@@ -465,6 +465,8 @@ hp_status hpi_mailbox_run(hp_group *group, hp_collective what, const hpi_coll *c
 
 /* ---- across/: groups that span nodes ---- */
 
+/* What hangs on such a group. Errors: MEMORY. */
+hp_status hpi_across_state(hp_group *group, hpi_coll_state **out_state);
 /* One collective; it is drained when it returns. */
 hp_status hpi_across_run(hp_group *group, hp_collective what, const hpi_coll *c, uint64_t *out_seq);
 /* A send or a receive. */

@@ -23,6 +23,7 @@ static void across_destroy(hpi_across *a) {
     hpi_free(a->tree);
     hpi_free(a->sent);
     hpi_free(a->heard);
+    hpi_free(a->beside);
     hpi_free(a->counts);
     hpi_free(a->begins);
     for (int i = 0; i < 2; i++) {
@@ -57,10 +58,11 @@ static bool take_memory(hpi_across *a) {
     a->tree = hpi_alloc_aligned(64, hpi_scratch_bytes(a->n));
     a->sent = hpi_alloc(n, sizeof *a->sent);
     a->heard = hpi_alloc(n, sizeof *a->heard);
+    a->beside = hpi_alloc(size, sizeof *a->beside);
     a->counts = hpi_alloc(n, sizeof *a->counts);
     a->begins = hpi_alloc(n, sizeof *a->begins);
-    return is_there && a->folds && a->branches && a->tree && a->sent && a->heard && a->counts &&
-           a->begins;
+    return is_there && a->folds && a->branches && a->tree && a->sent && a->heard && a->beside &&
+           a->counts && a->begins;
 }
 
 static hp_status across_create(hp_group *group, hpi_across **out_across) {
@@ -88,7 +90,7 @@ static hp_status across_create(hp_group *group, hpi_across **out_across) {
 
 /* Of the state of other groups what is of use here: the number of the collective, the last row,
  * and where parts begin. */
-static hp_status state_get(hp_group *group, hpi_coll_state **out_state) {
+hp_status hpi_across_state(hp_group *group, hpi_coll_state **out_state) {
     const size_t n = (size_t)hp_group_size(group);
     *out_state = hpi_group_attached(group, HPI_SLOT_COLL);
     if (*out_state)
@@ -221,7 +223,7 @@ hp_status hpi_across_run(hp_group *group, hp_collective what, const hpi_coll *c,
     HP_TRY(hpi_group_enter(group, hpi_collective_name(what)));
     hp_status status = hpi_coll_check(group, what, c, &run);
     if (status == HP_OK) {
-        status = state_get(group, &run.state);
+        status = hpi_across_state(group, &run.state);
         if (status < 0) /* the others will wait for this rank */
             hpi_group_fail(group);
         else

@@ -74,7 +74,8 @@ struct hpi_across {
     int n_slots[2];       /* pieces that a sum holds at once: in full precision, over a wire */
     unsigned char *tree;  /* scratch of the tree */
     hpi_flights flights[HPI_N_FLIGHTS];
-    hpi_header own, *sent, *heard; /* [n] each; heard: of those that this rank hears */
+    hpi_header own, *sent, *heard; /* [n] each; those of members that this rank hears */
+    hpi_header *beside;            /* [size], of this node's members */
     uint64_t *counts, *begins;     /* [n]: parts that the call does not name */
     uint64_t *inner_counts[2], *inner_begins[2]; /* [size]: parts of an inner call, in and out */
     uint64_t scratch_bytes, piece_bytes; /* at most, but where a call cannot go on with that; the

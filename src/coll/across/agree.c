@@ -77,9 +77,8 @@ static hp_status compare(const hpi_across *a, int peer, const hpi_header *theirs
 static hp_status compare_inside(hpi_across *a) {
     if (a->size == 1)
         return HP_OK;
-    hpi_header *rows = a->sent; /* not in use yet */
     const hpi_coll c = {.in = &a->own,
-                        .out = rows,
+                        .out = a->beside,
                         .count = sizeof a->own,
                         .blocks = 1,
                         .dtype = HP_UINT8,
@@ -88,7 +87,7 @@ static hp_status compare_inside(hpi_across *a) {
     for (int i = 0; i < a->size; i++) {
         if (i == a->place)
             continue;
-        hpi_header theirs = rows[i];
+        hpi_header theirs = a->beside[i];
         theirs.part = 0; /* what members of a node send each other their own call compares */
         if (a->run->what == HP_ALL_TO_ALL_V)
             theirs.part = a->run->c.out_counts[hpi_member(a, a->mine, i)];
@@ -99,7 +98,6 @@ static hp_status compare_inside(hpi_across *a) {
 
 hp_status hpi_agree_begin(hpi_across *a) {
     fill_header(a);
-    HP_TRY(compare_inside(a));
     for (int k = 1; k < a->n; k++) {
         const int peer = (a->rank + k) % a->n;
         if (!is_heard(a, peer))
@@ -110,7 +108,7 @@ hp_status hpi_agree_begin(hpi_across *a) {
         HP_TRY(hpi_fly_from(a, HPI_HEARD, peer, HPI_TAG_HEADER, &a->heard[peer], sizeof *a->heard));
         HP_TRY(hpi_fly_to(a, HPI_SENT, peer, HPI_TAG_HEADER, &a->sent[peer], sizeof *a->sent));
     }
-    return HP_OK;
+    return compare_inside(a); /* who differs has told the others so */
 }
 
 hp_status hpi_agree_end(hpi_across *a) {

@@ -269,9 +269,9 @@ static hp_status give_back(hpi_across *a, const summing *s, uint64_t k) {
 }
 
 static hp_status end_piece(hpi_across *a, const summing *s, uint64_t k) {
-    HP_TRY(hpi_land(a, HPI_PARTS, (int)(k + 1) * n_awaited(a)));
     if (k == 0)
         HP_TRY(hpi_agree_end(a));
+    HP_TRY(hpi_land(a, HPI_PARTS, (int)(k + 1) * n_awaited(a)));
     const uint64_t count = length_of(s, a->rank, k);
     find_branches(a, s, k);
     if (count)
