@@ -16,14 +16,17 @@ typedef struct buffer {
     unsigned char *data;
 } buffer;
 
+typedef struct exchange exchange;
+
 struct bench {
     const options *o;
     hp_world *world;
-    hp_group *group;   /* that is measured; the world's own keeps the ranks in step */
-    hp_stream *stream; /* NULL: calls block */
-    beside *peer;      /* that takes turns; NULL: none */
-    int rank, n;       /* in the group */
-    int partner;       /* of a pair; -1: none */
+    hp_group *group;    /* that is measured; the world's own keeps the ranks in step */
+    hp_stream *stream;  /* NULL: calls block */
+    beside *peer;       /* that takes turns; NULL: none */
+    exchange *exchange; /* by plain means, while that is measured */
+    int rank, n;        /* in the group */
+    int partner;        /* of a pair; -1: none */
 
     const op_row *op;
     hp_dtype dtype;
@@ -51,7 +54,7 @@ typedef struct result {
     double peer_us, ratio, ratio_least, ratio_most; /* ratio: its time over ours */
     uint64_t peer_wrong;
     int n_pairs;                 /* that were taken */
-    double plain_us, over_plain; /* of a latency: by plain means; NAN: not measured */
+    double plain_us, over_plain; /* by plain means; NAN: not measured */
 } result;
 
 /* ---- buffers.c ---- */
@@ -84,6 +87,11 @@ hp_status bench_do(bench *b, hp_status (*function)(void *argument));
 
 /* A latency: the same by memcpy and a plain spin, in turns with ours. samples: [2 * n]. */
 hp_status measure_plain(bench *b, int n, int batch, double *samples, result *out);
+
+/* ---- exchange.c ---- */
+
+/* --plain: the same of a collective in which two ranks exchange parts. Collective. */
+hp_status measure_exchange(bench *b, int n, int batch, double *samples, result *out);
 
 /* ---- measure.c ---- */
 

@@ -30,6 +30,7 @@ enum key {
     KEY_PIN,
     KEY_ROOT,
     KEY_BATCH,
+    KEY_PLAIN,
     KEY_BESIDE,
     KEY_SIZES,
     KEY_PAIRS,
@@ -77,6 +78,8 @@ static const struct argp_option rows[] = {
      "bind rank r to the r-th core that it may use (default: yes with a core for each; where ranks "
      "share cores, to core r modulo their number)",
      0},
+    {"plain", KEY_PLAIN, 0, 0,
+     "in turns with plain copies between two ranks: of all_gather and all_to_all", 0},
     {0, 0, 0, 0, "In turns with another library, on as many ranks:", 0},
     {"beside", KEY_BESIDE, "PEER", 0, BESIDE_NAMES, 0},
     {"pairs", KEY_PAIRS, "N", 0, "turns of each, for each size (default 9)", 0},
@@ -275,6 +278,7 @@ static error_t parse_key(int key, char *text, struct argp_state *state) {
                        : key == KEY_IN_PLACE                   ? &o->is_in_place
                        : key == KEY_STREAM                     ? &o->on_stream
                        : key == KEY_JSON                       ? &o->as_json
+                       : key == KEY_PLAIN                      ? &o->is_plain
                        : key == 'q'                            ? &o->is_quiet
                        : key == '?'                            ? &o->wants_help
                        : key == 'V'                            ? &o->wants_version
@@ -336,6 +340,24 @@ static hp_status check_beside(const options *o) {
     return HP_OK;
 }
 
+/* What two ranks exchange by plain copies. */
+static hp_status check_plain(const options *o) {
+    const bool is_gather = o->op && o->op->what == HP_ALL_GATHER && !o->op->is_latency;
+    const bool is_exchange = o->op && o->op->what == HP_ALL_TO_ALL && !o->op->is_latency;
+    if (o->is_plain && !is_gather && !(is_exchange && !o->is_in_place))
+        return fail(HP_ERR_ARGUMENT, "expected --plain with all_gather, or with all_to_all that is "
+                                     "not in place");
+    const char *odd = o->beside           ? "--beside"
+                      : o->is_private     ? "--memory private"
+                      : o->misalign_bytes ? "--misalign"
+                      : o->n_groups > 1   ? "--group-split"
+                      : o->on_stream      ? "--stream"
+                                          : NULL;
+    if (o->is_plain && odd)
+        return fail(HP_ERR_ARGUMENT, "expected no %s with --plain", odd);
+    return HP_OK;
+}
+
 static hp_status check_together(const command_line *line) {
     const options *o = &line->options;
     if (o->wants_help || o->wants_version)
@@ -353,6 +375,7 @@ static hp_status check_together(const command_line *line) {
         return fail(HP_ERR_ARGUMENT, "expected --sizes or -b, -e, -f and -i, given both");
     TRY(check_in_place(o));
     TRY(check_beside(o));
+    TRY(check_plain(o));
     return check_reduction(o);
 }
 
@@ -391,6 +414,8 @@ hp_status options_check_ranks(const options *o, int n_ranks) {
     if (n * o->n_groups != n_ranks)
         return fail(HP_ERR_ARGUMENT, "expected --group-split to divide the %d ranks, given %d",
                     n_ranks, o->n_groups);
+    if (o->is_plain && n_ranks != 2)
+        return fail(HP_ERR_ARGUMENT, "expected 2 ranks with --plain, given %d", n_ranks);
     if (o->root >= n)
         return fail(HP_ERR_ARGUMENT, "expected --root to be a rank from 0 to %d, given %d", n - 1,
                     o->root);

@@ -121,6 +121,8 @@ static hp_status one_round(const timed *ours, const timed *theirs, int n, int ba
 hp_status measure_plain(bench *b, int n, int batch, double *samples, result *out) {
     double plain_ns[ROUNDS], ratios[ROUNDS];
     out->plain_us = out->over_plain = NAN;
+    if (b->o->is_plain)
+        return measure_exchange(b, n, batch, samples, out);
     if (!b->op->is_latency || b->stream)
         return HP_OK;
     plain p = {.b = b};

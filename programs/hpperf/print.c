@@ -30,7 +30,7 @@ static bool has_wire(const bench *b) {
 }
 
 static bool has_plain(const bench *b) {
-    return b->op->is_latency && !b->stream;
+    return b->o->is_plain || (b->op->is_latency && !b->stream);
 }
 
 /* Bytes over ns are GB over s. */

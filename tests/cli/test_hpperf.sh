@@ -72,6 +72,12 @@ for what in put get signal; do
     perf 2 --latency $what -b 8 -e 300K -f 1000 "${few[@]}" --mode classic --stream
 done
 
+echo "== plain copies, which bring the same values"
+for how in all_gather "all_gather --in-place" all_to_all; do
+    perf 2 $how --sizes 8,300K,2M "${few[@]}" --plain --json
+    [ "$(grep -c '"over_plain": [0-9]' "$out/said")" -eq 3 ] || fail "$how: expected three ratios"
+done
+
 echo "== how often and what sizes follow from the options"
 perf 2 all_reduce -b 10 -e 64 -i 20 "${few[@]}" -q -d fp16
 awk '{ print $1, $2, $3, $4, $NF }' "$out/said" >"$out/rows"
@@ -145,6 +151,9 @@ refuses 2 'expected -d to be fp64' all_reduce -d fp8
 refuses 2 'expected -o to be sum' all_reduce -o prod
 refuses 2 'expected -d fp64, fp32, fp16 or bf16 with -o avg, given int32' all_reduce -d int32 -o avg
 refuses 2 'expected -d fp32, fp16 or bf16 with --wire, given fp64' all_reduce -d fp64 --wire bf16
+refuses 2 'expected --plain with all_gather, or with all_to_all' all_reduce --plain
+refuses 2 'expected no --memory private with --plain' all_gather --plain --memory private
+refuses 3 'expected 2 ranks with --plain, given 3' all_gather --plain
 refuses 2 'expected no --wire with all_gather' all_gather --wire bf16
 refuses 2 'expected no --in-place with broadcast' broadcast --in-place
 refuses 2 'expected --memory to be symm or private, given "gpu"' all_reduce --memory gpu
