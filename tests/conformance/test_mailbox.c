@@ -181,6 +181,57 @@ static void foreign_body(hp_world *world, void *argument) {
     free(data);
 }
 
+/* ---- to and fro ---- */
+
+static void one_of_them(hp_group *group, int from, unsigned char *data, uint64_t bytes,
+                        uint64_t seed) {
+    const int rank = hp_group_rank(group);
+    fill(data, bytes, rank == from ? seed : ~seed);
+    if (rank == from) {
+        RANK_OK(hp_send(group, data, bytes, HP_INT8, 1 - from));
+        fill(data, bytes, ~seed);
+    } else {
+        RANK_OK(hp_recv(group, data, bytes, HP_INT8, from));
+        RANK_CHECK(is_filled(data, bytes, seed));
+    }
+}
+
+static void both_at_once(hp_group *group, unsigned char *data, uint64_t bytes, uint64_t seed) {
+    enum { N_EACH = 3 };
+    const uint64_t rank = (uint64_t)hp_group_rank(group);
+    for (uint64_t k = 0; k < N_EACH; k++) {
+        fill(data, bytes, seed + 2 * k + rank);
+        RANK_OK(hp_send(group, data, bytes, HP_INT8, 1 - (int)rank));
+    }
+    for (uint64_t k = 0; k < N_EACH; k++) {
+        RANK_OK(hp_recv(group, data, bytes, HP_INT8, 1 - (int)rank));
+        RANK_CHECK(is_filled(data, bytes, seed + 2 * k + 1 - rank));
+    }
+}
+
+/* Answers, several messages behind each other, and both at once: who has a piece sends in it, and
+ * none is written while somebody reads it. */
+static void to_and_fro_body(hp_world *world, void *argument) {
+    enum { N_ROUNDS = 300, MOST = 300000 };
+    static const uint64_t lengths[] = {1025, 5000, 70000, MOST};
+    hp_group *group = hp_world_group(world);
+    unsigned char *data = allocate(MOST);
+    uint64_t seed = 11, late = (uint64_t)hp_group_rank(group);
+    (void)argument;
+    for (uint64_t i = 0; i < N_ROUNDS; i++) {
+        const uint64_t kind = hpi_random_next(&seed) % 3,
+                       bytes = lengths[hpi_random_next(&seed) % 4];
+        const int n_behind = kind == 0 ? 1 : 3;
+        if (hpi_random_next(&late) % 8 == 0)
+            hpi_sleep_ns(100000);
+        for (int k = 0; k < 2 * n_behind && kind < 2; k++)
+            one_of_them(group, k / n_behind, data, bytes, i * 10 + (uint64_t)k);
+        if (kind == 2)
+            both_at_once(group, data, lengths[0], i * 10);
+    }
+    free(data);
+}
+
 /* ---- at once ---- */
 
 enum { RING_BYTES = HPI_FLOW_BYTES + (1 << 20) };
@@ -562,6 +613,8 @@ static void arguments_body(hp_world *world, void *argument) {
 RUN(test_sizes, 2, RANKS_THREADS, sizes_body)
 RUN(test_sizes_of_processes, 2, RANKS_PROCESSES, sizes_body)
 RUN(test_foreign_memory, 2, RANKS_THREADS, foreign_body)
+RUN(test_to_and_fro, 2, RANKS_THREADS, to_and_fro_body)
+RUN(test_to_and_fro_of_processes, 2, RANKS_PROCESSES, to_and_fro_body)
 RUN(test_ring_on_streams, 4, RANKS_THREADS, ring_body)
 RUN(test_ring_of_processes, 3, RANKS_PROCESSES, ring_body)
 RUN(test_beside_collectives, 2, RANKS_THREADS, beside_collectives_body)
@@ -626,6 +679,8 @@ int main(void) {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_sizes_of_processes),
         cmocka_unit_test(test_foreign_memory),
+        cmocka_unit_test(test_to_and_fro),
+        cmocka_unit_test(test_to_and_fro_of_processes),
         cmocka_unit_test(test_ring_on_streams),
         cmocka_unit_test(test_ring_of_processes),
         cmocka_unit_test(test_beside_collectives),

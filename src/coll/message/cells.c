@@ -9,10 +9,10 @@
  * cell: copied out while the next is copied in. A cell is free when the one HPI_N_CELLS before it
  * was taken, a run when all cells whose runs lay there were. Whoever gets no ring (the heap is
  * full, or too many members have one) copies into cells alone. The sender of what fits waits for
- * nobody.
+ * nobody. Whoever has a piece that goes to and fro (mailbox.h) puts the runs of a message there.
  *
- * Source: MPICH's and Intel MPI's cells; the ring of bytes of LMAX Disruptor and io_uring:
- * positions that only rise, one writer each.
+ * Source: MPICH's and Intel MPI's cells, of which a receiver keeps one for its answer; the ring of
+ * bytes of LMAX Disruptor and io_uring: positions that only rise, one writer each.
  */
 #include "letter.h"
 
@@ -137,6 +137,67 @@ static hp_status send_runs(const hpi_letter *l) {
     return HP_OK;
 }
 
+/* ---- a piece that goes to and fro ---- */
+
+static unsigned char *in_segment_of(const hpi_letter *l, int world_rank, uint64_t at) {
+    uint64_t bytes;
+    unsigned char *segment = hpi_world_segment(hpi_letter_world(l), world_rank, &bytes);
+    return segment + at;
+}
+static unsigned char *in_own(const hpi_letter *l, uint64_t at) {
+    return in_segment_of(l, hp_world_rank(hpi_letter_world(l)), at);
+}
+
+static bool take_piece(hpi_piece_of_two *piece) {
+    if (atomic_load_explicit(&piece->n_came, memory_order_acquire) == piece->n_sent)
+        return false;
+    piece->n_sent++;
+    return true;
+}
+
+/* The peer's first: its message came last. Its lines are those that this rank has read. */
+static bool find_piece(const hpi_letter *l, hpi_cell_kind *out_kind, uint64_t *out_at) {
+    hpi_pieces *p = &l->mailbox->pieces[l->peer];
+    if (take_piece(&p->peers)) {
+        *out_kind = HPI_CELL_BACK;
+        *out_at = p->peers.at;
+        return true;
+    }
+    hpi_piece_open(l->mailbox, l->peer);
+    *out_kind = HPI_CELL_LENT;
+    *out_at = p->own.at;
+    return take_piece(&p->own);
+}
+
+static hp_status send_piece(const hpi_letter *l, hpi_cell_kind kind, uint64_t place) {
+    unsigned char *to =
+        kind == HPI_CELL_BACK ? in_segment_of(l, hpi_letter_peer(l), place) : in_own(l, place);
+    const unsigned char *data = l->c->in;
+    const uint64_t most = run_bytes(l->bytes);
+    for (uint64_t at = 0; at < l->bytes; at += most) {
+        hpi_cell *cell;
+        const uint64_t bytes = hpi_min(l->bytes - at, most);
+        HP_TRY(hpi_next_free_cell(l, &cell));
+        memcpy(to + at, data + at, bytes);
+        cell->run.at = place + at;
+        cell->run.bytes = bytes;
+        post(l, kind, cell, at + bytes == l->bytes);
+    }
+    tell(l);
+    return HP_OK;
+}
+
+/* A message that came in a piece was read: an answer may go there. */
+static void get_piece(const hpi_letter *l, hpi_cell_kind kind, uint64_t at) {
+    hpi_pieces *p = &l->mailbox->pieces[l->peer];
+    hpi_piece_of_two *piece = kind == HPI_CELL_LENT ? &p->peers : &p->own;
+    piece->at = at;
+    const uint64_t n = atomic_load_explicit(&piece->n_came, memory_order_relaxed) + 1;
+    atomic_store_explicit(&piece->n_came, n, memory_order_release); /* acquired by take_piece */
+}
+
+/* ---- which of them ---- */
+
 static hp_status send_cells(const hpi_letter *l) {
     const unsigned char *data = l->c->in;
     uint64_t at = 0;
@@ -157,7 +218,11 @@ static hp_status send_cells(const hpi_letter *l) {
 }
 
 hp_status hpi_send_copied(const hpi_letter *l) {
+    hpi_cell_kind kind;
+    uint64_t place;
     if (l->bytes > HPI_SHORT_BYTES) {
+        if (l->bytes <= hpi_piece_bytes(l->group) && find_piece(l, &kind, &place))
+            return send_piece(l, kind, place);
         hpi_flow_open(l->mailbox, l->peer);
         if (l->way->flow)
             return send_runs(l);
@@ -200,10 +265,19 @@ void hpi_cell_take(const hpi_letter *l) {
     take(l, 0, true);
 }
 
+/* What lies in the nearest caches of the sender comes fastest from one place, what does not from
+ * two at once. */
+static bool comes_from_one_place(const hpi_letter *l, hpi_cell_kind kind) {
+    enum { MOST_BYTES = 256 << 10 };
+    const bool goes_to_and_fro = kind == HPI_CELL_LENT || kind == HPI_CELL_BACK;
+    return kind == HPI_CELL_PAST || (goes_to_and_fro && l->bytes <= MOST_BYTES);
+}
+
 static uint64_t receive_run(const hpi_letter *l, const hpi_cell *cell, unsigned char *to) {
-    const unsigned char *from = l->way->segment + cell->run.at;
+    const unsigned char *from =
+        cell->kind == HPI_CELL_BACK ? in_own(l, cell->run.at) : l->way->segment + cell->run.at;
     const uint64_t bytes = cell->run.bytes;
-    if (cell->kind == HPI_CELL_PAST)
+    if (comes_from_one_place(l, (hpi_cell_kind)cell->kind))
         memcpy(to, from, bytes);
     else
         hpi_ring_read(to, from, bytes);
@@ -222,13 +296,18 @@ static uint64_t receive_cell(const hpi_letter *l, hpi_cell *cell, unsigned char 
 
 hp_status hpi_receive_copied(const hpi_letter *l, hpi_cell *cell) {
     unsigned char *data = l->c->out;
-    uint64_t at = 0;
+    uint64_t at = 0, piece_at = 0;
+    hpi_cell_kind kind;
     do {
         if (!cell)
             HP_TRY(hpi_next_full_cell(l, &cell));
+        kind = (hpi_cell_kind)cell->kind;
+        piece_at = cell->run.at - at;
         at += cell->kind != HPI_CELL_DATA ? receive_run(l, cell, data + at)
                                           : receive_cell(l, cell, data + at, l->bytes - at);
         cell = NULL;
     } while (at < l->bytes);
+    if (kind == HPI_CELL_LENT || kind == HPI_CELL_BACK)
+        get_piece(l, kind, piece_at);
     return HP_OK;
 }

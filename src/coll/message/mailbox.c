@@ -2,7 +2,7 @@
  *
  * mailbox.c - send and receive: the doors, what is checked, and what a receiver may refuse.
  *
- *     short, medium     the sender copies into cells and a ring of bytes, the receiver out of them
+ *     short, medium     the sender copies into cells, a piece or a ring, the receiver out of them
  *     long              the receiver reads the data where they lie (see cells.c, whole.c)
  *
  * What fits into the cells and the ring is buffered: its sender waits for nobody; the rest goes on

@@ -5,12 +5,17 @@
  *     outbox of rank r   [slot for member 0 | slot for member 1 | ...], in r's own segment
  *     a slot             how far r has written for that member, and how far the member has read
  *     the cells          HPI_N_CELLS of them for one member, there from the first message on
- *     a ring             of bytes for one member, there from the first message of more than
- *                        HPI_SHORT_BYTES on: what the cells name, but do not hold
+ *     a piece            of memory that goes to and fro, there from the first message of more than
+ *                        HPI_SHORT_BYTES on: who has it sends in it, and the receiver has it then
+ *     a ring             of bytes for one member, for what is sent by who has no piece
  *
  * A slot has lines that only the sender writes and lines that only the receiver writes. Both
  * numbers count cells since the beginning and only rise; cell k lies at k % HPI_N_CELLS. A cell
  * carries its own number, so a short message reaches its receiver with one line of 64 bytes.
+ *
+ * Two members have two pieces, one in the segment of each. Who answers does so in the piece that
+ * the message came in, whose lines are in its cache; who sends again before an answer has come goes
+ * on in the ring. So nobody waits for a piece. (piece.pml)
  *
  * The ring of bytes is larger than a second-level cache: what the sender writes has left the
  * receiver's by then. A line that still lies there must be taken back, 7 ns each on AMD's Zen:
@@ -32,9 +37,10 @@ enum {
     HPI_FLOW_BYTES = 2 << 20,  /* of a ring where each rank has a core ... */
     HPI_FLOW_CROWDED_BYTES = 256 << 10, /* ... and where it has not */
     HPI_MOST_RUN_BYTES = 32 << 10,      /* of a ring that one cell names */
-    HPI_N_FLOWS = 8,                    /* so many members have rings; others get cells alone */
-    HPI_PLACED_BYTES = 1 << 20,         /* from there symmetric memory is read where it lies, ... */
-    HPI_ACROSS_BYTES = 8 << 20          /* ... and ordinary memory, and what lies far */
+    HPI_PIECE_BYTES = 1 << 20,          /* of one that goes to and fro, where each has a core */
+    HPI_N_FLOWS = 8,            /* so many members have rings and pieces; others get cells alone */
+    HPI_PLACED_BYTES = 1 << 20, /* from there symmetric memory is read where it lies, ... */
+    HPI_ACROSS_BYTES = 8 << 20  /* ... and ordinary memory, and what lies far */
 };
 #define HPI_REFUSED UINT64_MAX /* in `taken`: the receiver wants something else */
 
@@ -59,6 +65,8 @@ typedef enum hpi_cell_kind {
     HPI_CELL_DATA,   /* in `head` or `data` */
     HPI_CELL_RUN,    /* in the ring of bytes */
     HPI_CELL_PAST,   /* the same, stored past the caches */
+    HPI_CELL_LENT,   /* in the sender's piece, which the receiver has from the last cell on */
+    HPI_CELL_BACK,   /* in the receiver's, which it has again */
     HPI_CELL_PLACED, /* in symmetric memory, at `place` */
     HPI_CELL_SHARED, /* the same, and the sender copies a part of it if the receiver says where to
                       */
@@ -72,7 +80,7 @@ typedef struct hpi_cell {
     union {
         unsigned char head[HPI_HEAD_BYTES];
         struct {
-            uint64_t at, bytes; /* in the sender's segment */
+            uint64_t at, bytes; /* in the segment of the sender, or of whose piece it is */
         } run;
         hpi_place place;
         struct {
@@ -93,6 +101,19 @@ typedef struct hpi_flow {
     uint64_t position;     /* where the next run begins */
     uint64_t ends[2 * HPI_N_CELLS];
 } hpi_flow;
+
+/* A piece that goes to and fro between this rank and one member: it is here when it has come more
+ * often than it was sent. The thread that sends counts one, the thread that receives the other. */
+typedef struct hpi_piece_of_two {
+    uint64_t at; /* in the segment of whose it is; the peer's is known once it has come */
+    uint64_t n_sent;
+    _Atomic uint64_t n_came;
+} hpi_piece_of_two;
+typedef struct hpi_pieces {
+    hpi_outbox *box; /* of the own one; NULL: it has not been asked for */
+    bool is_refused; /* there was no memory for it */
+    hpi_piece_of_two own, peers;
+} hpi_pieces;
 
 /* Messages to or from one member. Used by one thread at a time. */
 typedef struct hpi_way {
@@ -127,6 +148,8 @@ typedef struct hpi_mailbox {
     hpi_outbox *outbox;   /* NULL before the first send */
     int n;
     hpi_way *to, *from; /* [n] each */
+    hpi_pieces *pieces; /* [n] */
+    int n_pieces;       /* taken; locked */
 } hpi_mailbox;
 
 hp_status hpi_mailbox_get(hp_group *group, hpi_mailbox **out_mailbox);
@@ -136,6 +159,9 @@ hp_status hpi_way_open_to(hpi_mailbox *m, int rank);
 hp_status hpi_way_open_from(hpi_mailbox *m, int rank);
 /* Give the way a ring of bytes, if it has none and there is room for one. */
 void hpi_flow_open(hpi_mailbox *m, int rank);
+/* The same of a piece, which this rank then has. */
+void hpi_piece_open(hpi_mailbox *m, int rank);
+uint64_t hpi_piece_bytes(const hp_group *group);
 
 /* ---- mailbox.c ---- */
 

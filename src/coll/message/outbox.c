@@ -174,9 +174,13 @@ static void mailbox_destroy(void *memory) {
         return;
     for (int i = 0; m->to && i < m->n; i++)
         hpi_free(m->to[i].flow);
+    for (int i = 0; m->pieces && i < m->n; i++)
+        if (m->pieces[i].box)
+            hpi_outbox_leave(m->group, m->pieces[i].box);
     if (m->outbox)
         hpi_outbox_leave(m->group, m->outbox);
     pthread_mutex_destroy(&m->lock);
+    hpi_free(m->pieces);
     hpi_free(m->to);
     hpi_free(m->from);
     hpi_free(m);
@@ -192,7 +196,8 @@ static hp_status mailbox_create(hp_group *group, hpi_mailbox **out_mailbox) {
     pthread_mutex_init(&m->lock, NULL); /* does not fail on Linux */
     m->to = hpi_alloc(n, sizeof *m->to);
     m->from = hpi_alloc(n, sizeof *m->from);
-    if (!m->to || !m->from) {
+    m->pieces = hpi_alloc(n, sizeof *m->pieces);
+    if (!m->to || !m->from || !m->pieces) {
         mailbox_destroy(m);
         return HP_ERR_MEMORY;
     }
@@ -300,6 +305,26 @@ void hpi_flow_open(hpi_mailbox *m, int rank) {
     pthread_mutex_unlock(&m->lock);
     way->has_no_flow = !way->flow;
     way->distance.begin = way->flow ? way->flow->bytes : NULL;
+}
+
+uint64_t hpi_piece_bytes(const hp_group *group) {
+    return hpi_world_can_spin(hp_group_world(group)) ? HPI_PIECE_BYTES : HPI_FLOW_CROWDED_BYTES;
+}
+
+/* The receiver may send in it as long as it is in the group. */
+void hpi_piece_open(hpi_mailbox *m, int rank) {
+    hpi_pieces *p = &m->pieces[rank];
+    if (p->box || p->is_refused)
+        return;
+    pthread_mutex_lock(&m->lock);
+    p->is_refused = m->n_pieces == HPI_N_FLOWS ||
+                    hpi_outbox_take(m->group, hpi_piece_bytes(m->group), &p->box) < 0;
+    if (!p->is_refused) {
+        m->n_pieces++;
+        p->own.at = hpi_outbox_offset(p->box);
+        atomic_store_explicit(&p->own.n_came, 1, memory_order_relaxed); /* for this thread */
+    }
+    pthread_mutex_unlock(&m->lock);
 }
 
 hp_status hpi_way_open_from(hpi_mailbox *m, int rank) {
