@@ -143,10 +143,13 @@ static hp_status check_ours(campaign *c) {
     return HP_OK;
 }
 
-/* Behind pair k: has the peer been far behind in the last ones? */
+/* Behind pair k: has the peer been far behind in the last two? Short ones may fall into a moment
+ * that is not like others, and cost nothing: of these --pairs are taken in any case. */
 static bool is_enough(const campaign *c, int k) {
     const double enough = c->b->enough;
-    return enough > 0 && k > 0 && c->ratios[k - 1] >= enough && c->ratios[k] >= enough;
+    const int asked = c->b->o->n_pairs;
+    const int fewest = c->n_pairs > asked && asked > 2 ? asked : 2;
+    return enough > 0 && k + 1 >= fewest && c->ratios[k - 1] >= enough && c->ratios[k] >= enough;
 }
 
 static hp_status run(campaign *c, result *out_result) {
