@@ -84,6 +84,7 @@ struct hpi_across {
     unsigned char nothing[1];            /* stands for operands without an element */
     uint64_t sent_bytes, received_bytes; /* of the last collective */
     hpi_algorithm row;                   /* that it ran by */
+    uint64_t n_inner;                    /* inner calls that this rank has come to */
     const hpi_run *run;                  /* the collective that runs */
 };
 
@@ -114,9 +115,6 @@ hp_status hpi_room_take(hpi_room *room, uint64_t bytes);
 /* Parts of `count` elements, one behind the other. */
 hpi_parts hpi_equal_parts(hpi_across *a, uint64_t count);
 uint64_t hpi_longest(const hpi_across *a, const uint64_t *counts);
-/* A collective of the members on this node, drained. */
-hp_status hpi_across_inner(hpi_across *a, hp_collective what, const hpi_coll *c);
-
 /* ---- flights.c ---- */
 
 hp_status hpi_fly_to(hpi_across *a, int list, int to, uint32_t tag, const void *data,
@@ -130,6 +128,11 @@ static inline hp_status hpi_land_all(hpi_across *a, int list) {
 /* All are over, or given up. */
 void hpi_flights_end(hpi_across *a);
 void hpi_flights_free(hpi_across *a);
+
+/* ---- beside.c ---- */
+
+/* A collective of the members on this node, drained. */
+hp_status hpi_across_inner(hpi_across *a, hp_collective what, const hpi_coll *c);
 
 /* ---- agree.c ---- */
 
