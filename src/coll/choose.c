@@ -126,10 +126,10 @@ static const hpi_algorithm *first_row(const hpi_run *run) {
     return NULL;
 }
 
-bool hpi_has_row_afar(const hpi_run *run) {
+bool hpi_has_row(const hpi_run *run, hpi_needs needs) {
     for (int i = run->state->first_row[run->what]; i < hpi_n_algorithms; i++) {
         const hpi_algorithm *a = &hpi_algorithms[i];
-        if (a->what == run->what && a->needs == HPI_NEEDS_AFAR)
+        if (a->what == run->what && a->needs == needs)
             return is_in_range(run, a);
     }
     return false;

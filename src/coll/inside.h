@@ -252,8 +252,8 @@ hp_status hpi_exchange_carried(hpi_run *run);
 
 /* Of a call that may be carried: is it, where its operands are in symmetric memory or are not? */
 bool hpi_is_worth_carrying(const hpi_run *run, bool is_symmetric);
-/* Is there a row for such a call where ranks are afar? */
-bool hpi_has_row_afar(const hpi_run *run);
+/* Is there a row of such needs for as many bytes? */
+bool hpi_has_row(const hpi_run *run, hpi_needs needs);
 /* Set run->algorithm, when all have said where their operands lie. Every rank chooses the same,
  * because it chooses from what all have said. Errors: UNSUPPORTED, of a forced one. */
 hp_status hpi_choose(hpi_run *run);

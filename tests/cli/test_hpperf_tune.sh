@@ -15,15 +15,15 @@ fail() {
 }
 
 echo "== a threshold between algorithms, one inside of them, one of calls in place"
-"${run[@]}" --thresholds direct,stream,in_place --pairs 1 -e 1M >"$out/said" 2>&1 || fail "expected status 0, given $?"
+"${run[@]}" --thresholds direct_reduce,stream,in_place --pairs 1 -e 1M >"$out/said" 2>&1 || fail "expected status 0, given $?"
 grep -qE '^# tune: 2 ranks, (roomy|crowded)$' "$out/said" || fail "expected who the ranks are"
-grep -qE '^  direct +all_reduce +private +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$' "$out/said" || fail "expected rows"
-! grep -qE '^  direct .* symm ' "$out/said" || fail "expected no row where it does not matter"
+grep -qE '^  direct_reduce +all_reduce +private +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$' "$out/said" || fail "expected rows"
+! grep -qE '^  direct_reduce .* symm ' "$out/said" || fail "expected no row where it does not matter"
 grep -qE '^  stream +all_reduce +symm ' "$out/said" || fail "expected rows of what no choice shows"
 grep -qE '^  in_place +all_reduce in place +symm ' "$out/said" || fail "expected rows in place"
 ! grep -E '^  in_place ' "$out/said" | grep -qv 'all_reduce in place' || fail "expected no other row of in_place"
 option=$(tail -1 "$out/said")
-[[ $option =~ ^HYPER_PARALLEL_THRESHOLDS=in_place=[0-9]+[KMG]?,stream=[0-9]+[KMG]?,direct=[0-9]+[KMG]?$ ]] || fail "unexpected: $option"
+[[ $option =~ ^HYPER_PARALLEL_THRESHOLDS=in_place=[0-9]+[KMG]?,stream=[0-9]+[KMG]?,direct_reduce=[0-9]+[KMG]?$ ]] || fail "unexpected: $option"
 env "$option" "$build/bin/hpinfo" --algorithms -n 2 >"$out/said" || fail "expected the library to take $option"
 env "$option" "$build/bin/hprun" -n 2 "$build/bin/hpperf" all_reduce -b 1K -e 1K -n 3 -q >"$out/said" 2>&1 ||
     fail "expected ranks to start with $option"

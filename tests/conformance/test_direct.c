@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-enum { LARGE = 1 << 20, PIECE_FP32 = 256 * 1024 / 4, ROUND_FP32 = 4 * 1024 * 1024 / 4 };
+enum { LARGE = 2 << 20, PIECE_FP32 = 256 * 1024 / 4, ROUND_FP32 = 4 * 1024 * 1024 / 4 };
 
 /* ---- may it be read here at all? ------------------------------------------------------------- */
 

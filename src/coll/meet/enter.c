@@ -195,7 +195,7 @@ static hp_status survey_reach(hpi_run *run) {
             is_named = false;
     }
     if (is_named && (s->only ? strcmp(s->only, "direct") == 0
-                             : !is_placed && hpi_is_from(run, HPI_FROM_DIRECT)))
+                             : !is_placed && hpi_has_row(run, HPI_NEEDS_READABLE)))
         HP_TRY(hpi_direct_open(run));
     run->is_readable = is_named && s->reach == HPI_REACH_ALL;
     return HP_OK;

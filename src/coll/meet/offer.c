@@ -109,7 +109,7 @@ static bool is_afar(hpi_run *run, const hpi_entered *mine) {
     enum { CALLS_PER_DOUBT = 32 };
     hpi_distance *d = &run->state->distance;
     if (!mine->in.key || run->is_carried || run->c.tag || !hpi_is_afar(d) ||
-        !hpi_has_row_afar(run) || hpi_ring_open(run) < 0)
+        !hpi_has_row(run, HPI_NEEDS_AFAR) || hpi_ring_open(run) < 0)
         return false;
     if (d->is_unasked && ++run->state->n_afar % CALLS_PER_DOUBT == 0)
         d->n_slow--; /* this call reads where inputs lie, and times that: handback.c */
