@@ -5,7 +5,9 @@
  * MPI belongs to the process, and wants to be ended by the thread that started it. So one thread of
  * the process, the *keeper*, starts it, opens and closes transports, and ends it when the process
  * exits: worlds may come and go before that. Where MPI can do with calls of one thread alone, or
- * the user wants it so, the keeper makes all of them; else whoever posts and tests makes his own. A
+ * the user wants it so, the keeper makes all of them; else whoever posts and tests makes his own,
+ * and the keeper lends a hand to messages that do not end with their post: whoever waits for
+ * another rank of his node tests nothing meanwhile, and that rank may wait for his message. A
  * program may have started MPI itself; then it ends it too. Nothing here waits inside MPI, but for
  * MPI_Init and MPI_Finalize. Source: MPI 3.1, 12.4 (threads), 8.7 (start and end).
  */
@@ -57,8 +59,9 @@ static struct keeper {
     int level;               /* of threads, as MPI says */
     void (*job)(port *port); /* to be run on the keeper; NULL: none */
     port *of_job;
-    port *ports;    /* that it drives; the keeper's own */
-    bool has_posts; /* since it last drove them */
+    port *ports;              /* that it drives; the keeper's own */
+    bool has_posts;           /* since it last drove them */
+    _Atomic bool is_sleeping; /* until it is told of posts, or given a job */
 } keeper = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static uint64_t now_ns(void) {
@@ -167,7 +170,6 @@ static void describe(port *l) {
     snprintf(t->host, sizeof t->host, "%s", host);
     snprintf(t->about, sizeof t->about, "%.60s, %s", version,
              keeper.is_driving ? "calls of one thread" : "calls of any thread");
-    t->moves_alone = keeper.is_driving;
 }
 
 static void open_job(port *l) {
@@ -176,10 +178,8 @@ static void open_job(port *l) {
         return;
     }
     describe(l);
-    if (keeper.is_driving) {
-        l->next = keeper.ports;
-        keeper.ports = l;
-    }
+    l->next = keeper.ports;
+    keeper.ports = l;
 }
 
 static void forget(port *l) {
@@ -271,7 +271,10 @@ static void *keep(void *unused) {
         if (keeper.has_posts)
             step_ns = LEAST_STEP_NS;
         keeper.has_posts = false;
-        if (drive_ports()) {
+        keeper.is_sleeping = true; /* before the look: who posts after it sees this, tell_keeper */
+        const bool is_busy = drive_ports();
+        keeper.is_sleeping &= !is_busy;
+        if (is_busy) {
             wait_ns(step_ns);
             step_ns = step_ns * 2 < MOST_STEP_NS ? step_ns * 2 : MOST_STEP_NS;
         } else if (!keeper.job && !keeper.has_posts && !keeper.is_ending) {
@@ -335,8 +338,9 @@ static wire *wire_of(hpi_transport *t) {
     return ((port *)t->self)->wire;
 }
 
-static void tell_keeper(const hpi_transport *t) {
-    if (!t->moves_alone)
+/* Where it does not make all calls, only of what needs it and while it sleeps. */
+static void tell_keeper(uint64_t bytes) {
+    if (!keeper.is_driving && (bytes <= WIRE_SMALL_BYTES || !keeper.is_sleeping))
         return;
     pthread_mutex_lock(&keeper.lock);
     keeper.has_posts = true;
@@ -347,14 +351,14 @@ static void tell_keeper(const hpi_transport *t) {
 static hp_status post_send(hpi_transport *t, int to, uint64_t tag, const void *data, uint64_t bytes,
                            hpi_transfer **out_transfer) {
     const hp_status status = wire_send(wire_of(t), to, tag, data, bytes, out_transfer);
-    tell_keeper(t);
+    tell_keeper(bytes);
     return status;
 }
 
 static hp_status post_recv(hpi_transport *t, int from, uint64_t tag, void *out_data, uint64_t bytes,
                            hpi_transfer **out_transfer) {
     const hp_status status = wire_receive(wire_of(t), from, tag, out_data, bytes, out_transfer);
-    tell_keeper(t);
+    tell_keeper(bytes);
     return status;
 }
 

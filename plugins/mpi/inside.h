@@ -32,6 +32,7 @@ typedef struct packet {
     unsigned char bytes[INLINE_BYTES];
 } packet;
 _Static_assert(sizeof(packet) == PACKET_BYTES, "sent between hosts");
+_Static_assert((int)INLINE_BYTES == (int)WIRE_SMALL_BYTES, "the header takes the rest");
 
 enum { UNDER_WAY, DONE, FAILED };
 

@@ -100,7 +100,10 @@ hp_status wire_cancel(wire *w, hpi_transfer *face) {
 }
 
 bool wire_drive(wire *w) {
-    pthread_mutex_lock(&w->lock);
+    if (w->is_driven)
+        pthread_mutex_lock(&w->lock);
+    else if (pthread_mutex_trylock(&w->lock))
+        return true;
     wire_move(w);
     const bool is_busy = w->n_requests > 0 || w->posted.first;
     pthread_mutex_unlock(&w->lock);

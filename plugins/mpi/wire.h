@@ -20,8 +20,11 @@ typedef struct wire wire;
 /* An MPI tag that the wire leaves to whoever closes it. */
 enum { WIRE_END_TAG = 1 };
 
+/* A message of so many bytes is gone, for its sender, when it is posted. */
+enum { WIRE_SMALL_BYTES = 4096 - 24 };
+
 /* Takes the communicator over; its errors must be returned. `is_driven`: calls of the network are
- * made in wire_drive alone, by one thread; else by whoever posts and tests. Errors: MEMORY. */
+ * made in wire_drive alone, by one thread; else by whoever posts and tests, too. Errors: MEMORY. */
 hp_status wire_create(const hpi_transport_host *host, MPI_Comm comm, bool is_driven,
                       wire **out_wire);
 /* Gives no communicator back. What is still under way is left to MPI when `is_lost`. */
@@ -34,7 +37,8 @@ hp_status wire_receive(wire *w, int from, uint64_t tag, void *out_data, uint64_t
 hp_status wire_test(wire *w, hpi_transfer *transfer);
 hp_status wire_cancel(wire *w, hpi_transfer *transfer);
 
-/* Hand to MPI what was posted, and take from it what is done. False: nothing is under way. */
+/* Hand to MPI what was posted, and take from it what is done. False: nothing is under way. Where
+ * the wire is not driven, nothing happens while somebody else is at it. */
 bool wire_drive(wire *w);
 /* Was everything that was posted done, and did nothing fail? */
 bool wire_is_clean(wire *w);

@@ -25,13 +25,13 @@ typedef struct hpi_transfer {
 
 enum { HPI_HOST_NAME_BYTES = 64, HPI_TRANSPORT_ABOUT_BYTES = 128 };
 
-/* Threads: any function from any thread, but close. */
+/* What was posted goes on while nobody tests it: who posted may wait for another rank meanwhile.
+ * Threads: any function from any thread, but close. */
 typedef struct hpi_transport {
     size_t size; /* sizeof(hpi_transport) */
     const char *name;
     void *self;
     int rank, n_ranks;
-    bool moves_alone;               /* transfers go on while nobody tests them */
     _Atomic bool is_lost;           /* set by its user: a call on it failed, closing meets nobody */
     char host[HPI_HOST_NAME_BYTES]; /* that this rank is on */
     char about[HPI_TRANSPORT_ABOUT_BYTES]; /* for people: which library, which version */
