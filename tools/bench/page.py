@@ -116,11 +116,16 @@ def collect(lines):
     return tables
 
 
+def one_or_more(value):
+    return value if isinstance(value, list) else [value]
+
+
 def fits(rule, key, n, of):
     """Rules name no part, and what they are of; those without ops or in_place are for any."""
-    return ("part" not in rule and rule["of"] == of and key.op in rule.get("ops", [key.op]) and
+    return ("part" not in rule and of in one_or_more(rule["of"]) and
+            key.op in rule.get("ops", [key.op]) and
             rule.get("in_place", key.in_place) == key.in_place and key.ranks in rule["ranks"] and
-            rule.get("memory", "symm") == key.memory and
+            key.memory in one_or_more(rule.get("memory", "symm")) and
             rule.get("from", 0) <= n <= rule.get("to", math.inf))
 
 
@@ -133,7 +138,7 @@ def load_limits():
     """What is said of a row in which a peer is faster must name what was measured."""
     limits = load_json("limits.json")
     for rule in limits:
-        if rule.get("of") == "slower" and not any(c.isdigit() for c in rule["reason"]):
+        if "slower" in one_or_more(rule.get("of")) and not any(c.isdigit() for c in rule["reason"]):
             print(f"bench: limits.json: expected a figure in: {rule['reason']}", file=sys.stderr)
             sys.exit(1)
     return limits
