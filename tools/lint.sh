@@ -31,7 +31,7 @@ format() {
 }
 layers() { tools/check_layers.sh; }
 shell() { shellcheck "${scripts[@]}"; }
-spelling() { codespell -q 3 --ignore-words-list=mattern,cann --skip='./build,./data,./.git'; }
+spelling() { codespell -q 3 --ignore-words-list=mattern,cann,fro --skip='./build,./data,./.git'; }
 cppcheck_() {
     cppcheck --quiet --error-exitcode=1 --std=c11 -j "$jobs" --inline-suppr \
         --enable=warning,performance,portability \
