@@ -5,7 +5,8 @@
  * A primitive is code that oneDNN generates for one shape and one layout. The first call of a shape
  * makes it, later calls find it in a table; its scratchpad is ours, so a warm call makes nothing.
  * Where the processor multiplies no bf16, operands are widened and fp32 is multiplied: oneDNN's own
- * emulation is a third as fast, and on AVX2 there is none. fp64 is left to the plain loops.
+ * emulation is a third as fast, and on AVX2 there is none. This oneDNN multiplies no fp16 on a
+ * processor, so that is widened everywhere. fp64 is left to the plain loops.
  * Source: oneDNN 2.6 developer guide, matmul primitive.
  */
 #include "../src/base/base.h"
@@ -50,7 +51,7 @@ typedef struct engine {
     int n_threads;
     bool has_bf16;
     hp_matmul plain;
-    buffer scratchpad, wide; /* wide: operands in fp32 that came in bf16 */
+    buffer scratchpad, wide; /* wide: operands in fp32 that came in bf16 or fp16 */
     size_t n_products;
     product products[N_SLOTS];
 } engine;
@@ -234,15 +235,28 @@ static hp_status multiply_threaded(engine *e, const hp_matmul_args *p) {
     return status;
 }
 
-/* ---- bf16 where the processor has none ---- */
+/* ---- what the processor does not multiply ---- */
 
-static float *widen(float *out, const void *data, int64_t n_rows, int64_t n_columns,
+static float *widen(float *out, const void *data, hp_dtype dtype, int64_t n_rows, int64_t n_columns,
                     int64_t stride) {
-    const uint16_t *in = data;
-    for (int64_t i = 0; i < n_rows; i++)
-        for (int64_t j = 0; j < n_columns; j++)
-            out[i * n_columns + j] = hpi_bf16_to_fp32(in[i * stride + j]);
+    for (int64_t i = 0; i < n_rows; i++) {
+        const uint16_t *in = (const uint16_t *)data + i * stride;
+        float *row = out + i * n_columns;
+        if (dtype == HP_BF16)
+            for (int64_t j = 0; j < n_columns; j++)
+                row[j] = hpi_bf16_to_fp32(in[j]);
+        else
+            for (int64_t j = 0; j < n_columns; j++)
+                row[j] = hpi_fp16_to_fp32(in[j]);
+    }
     return out + n_rows * n_columns;
+}
+
+static float of_half(uint16_t half, hp_dtype dtype) {
+    return dtype == HP_BF16 ? hpi_bf16_to_fp32(half) : hpi_fp16_to_fp32(half);
+}
+static uint16_t to_half(float value, hp_dtype dtype) {
+    return dtype == HP_BF16 ? hpi_fp32_to_bf16(value) : hpi_fp32_to_fp16(value);
 }
 
 static void narrow(const hp_matmul_args *p, const float *in) {
@@ -251,7 +265,7 @@ static void narrow(const hp_matmul_args *p, const float *in) {
         for (int64_t j = 0; j < p->n; j++) {
             uint16_t *c = &out[i * p->ldc + j];
             const float sum = in[i * p->n + j];
-            *c = hpi_fp32_to_bf16(p->accumulate ? sum + hpi_bf16_to_fp32(*c) : sum);
+            *c = to_half(p->accumulate ? sum + of_half(*c, p->dtype) : sum, p->dtype);
         }
 }
 
@@ -263,8 +277,8 @@ static hp_status multiply_widened(engine *e, const hp_matmul_args *p) {
     wide.dtype = wide.out_dtype = HP_FP32;
     wide.lda = p->transpose_a ? p->m : p->k;
     wide.ldb = p->transpose_b ? p->k : p->n;
-    float *b = widen(a, p->a, p->transpose_a ? p->k : p->m, wide.lda, p->lda);
-    float *c = widen(b, p->b, p->transpose_b ? p->n : p->k, wide.ldb, p->ldb);
+    float *b = widen(a, p->a, p->dtype, p->transpose_a ? p->k : p->m, wide.lda, p->lda);
+    float *c = widen(b, p->b, p->dtype, p->transpose_b ? p->n : p->k, wide.ldb, p->ldb);
     wide.a = a;
     wide.b = b;
     if (p->out_dtype == HP_FP32)
@@ -283,7 +297,8 @@ static hp_status onednn_run(hp_matmul *matmul, const hp_matmul_args *p) {
     engine *e = matmul->state;
     if (p->dtype == HP_FP64)
         return e->plain.run(&e->plain, p);
-    return p->dtype == HP_BF16 && !e->has_bf16 ? multiply_widened(e, p) : multiply_threaded(e, p);
+    const bool is_widened = p->dtype == HP_FP16 || (p->dtype == HP_BF16 && !e->has_bf16);
+    return is_widened ? multiply_widened(e, p) : multiply_threaded(e, p);
 }
 
 /* Takes what engine_fill left when it failed. */

@@ -23,8 +23,8 @@ extern "C" {
 typedef struct hp_matmul_args {
     size_t size;        /* sizeof(hp_matmul_args) */
     int64_t m, n, k;    /* any may be 0; k = 0 gives zeros (or leaves C, when accumulating) */
-    hp_dtype dtype;     /* of A and B: fp32, bf16, fp64 */
-    hp_dtype out_dtype; /* of C: dtype, or fp32 where dtype is bf16 */
+    hp_dtype dtype;     /* of A and B: fp32, bf16, fp16, fp64 */
+    hp_dtype out_dtype; /* of C: dtype, or fp32 where dtype is bf16 or fp16 */
     int transpose_a;    /* 1: A lies in memory as [k][m] */
     int transpose_b;    /* 1: B lies in memory as [n][k] */
     int accumulate;     /* 1: add to C */

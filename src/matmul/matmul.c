@@ -96,13 +96,14 @@ void hp_matmul_close(hp_matmul *matmul) {
 /* ---- a product ---- */
 
 static hp_status check_dtypes(const hp_matmul_args *p) {
-    const bool is_taken = p->dtype == HP_FP32 || p->dtype == HP_BF16 || p->dtype == HP_FP64;
-    const bool is_widened = p->dtype == HP_BF16 && p->out_dtype == HP_FP32;
+    const bool is_half = p->dtype == HP_BF16 || p->dtype == HP_FP16;
+    const bool is_taken = p->dtype == HP_FP32 || p->dtype == HP_FP64 || is_half;
+    const bool is_widened = is_half && p->out_dtype == HP_FP32;
     if (is_taken && (p->out_dtype == p->dtype || is_widened))
         return HP_OK;
     return HPI_FAIL(HP_ERR_ARGUMENT,
-                    "expected a product of fp32, bf16 or fp64 in its own dtype, or of bf16 in "
-                    "fp32; given %s in %s",
+                    "expected a product of fp32, bf16, fp16 or fp64 in its own dtype, or of "
+                    "bf16 or fp16 in fp32; given %s in %s",
                     hp_dtype_name(p->dtype), hp_dtype_name(p->out_dtype));
 }
 

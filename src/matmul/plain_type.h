@@ -10,6 +10,7 @@
 static inline TYPE NAME(load)(const void *data, hp_dtype dtype, int64_t i) {
     return dtype == HP_FP64   ? (TYPE)((const double *)data)[i]
            : dtype == HP_FP32 ? (TYPE)((const float *)data)[i]
+           : dtype == HP_FP16 ? (TYPE)hpi_fp16_to_fp32(((const uint16_t *)data)[i])
                               : (TYPE)hpi_bf16_to_fp32(((const uint16_t *)data)[i]);
 }
 
@@ -29,6 +30,10 @@ static inline void NAME(pack)(TYPE *restrict out, int64_t stride, view m, int64_
             NAME(pack_row)(out, m.data, HP_BF16, first, 1, n_j);
         else if (m.dtype == HP_BF16)
             NAME(pack_row)(out, m.data, HP_BF16, first, m.column_step, n_j);
+        else if (m.dtype == HP_FP16 && m.column_step == 1)
+            NAME(pack_row)(out, m.data, HP_FP16, first, 1, n_j);
+        else if (m.dtype == HP_FP16)
+            NAME(pack_row)(out, m.data, HP_FP16, first, m.column_step, n_j);
         else if (m.column_step == 1)
             NAME(pack_row)(out, m.data, OF_TYPE, first, 1, n_j);
         else
@@ -74,6 +79,8 @@ static inline void NAME(store)(const hp_matmul_args *p, int64_t i, TYPE value) {
         ((double *)p->c)[i] = (double)value;
     else if (p->out_dtype == HP_FP32)
         ((float *)p->c)[i] = (float)value;
+    else if (p->out_dtype == HP_FP16)
+        ((uint16_t *)p->c)[i] = hpi_fp32_to_fp16((float)value);
     else
         ((uint16_t *)p->c)[i] = hpi_fp32_to_bf16((float)value);
 }

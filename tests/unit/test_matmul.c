@@ -38,6 +38,8 @@ static void put(void *memory, hp_dtype dtype, int64_t i, double value) {
         ((double *)memory)[i] = value;
     else if (dtype == HP_FP32)
         ((float *)memory)[i] = (float)value;
+    else if (dtype == HP_FP16)
+        ((uint16_t *)memory)[i] = oracle_to_fp16((float)value);
     else
         ((uint16_t *)memory)[i] = oracle_to_bf16((float)value);
 }
@@ -45,6 +47,7 @@ static void put(void *memory, hp_dtype dtype, int64_t i, double value) {
 static double get(const void *memory, hp_dtype dtype, int64_t i) {
     return dtype == HP_FP64   ? ((const double *)memory)[i]
            : dtype == HP_FP32 ? (double)((const float *)memory)[i]
+           : dtype == HP_FP16 ? (double)oracle_from_fp16(((const uint16_t *)memory)[i])
                               : (double)oracle_from_bf16(((const uint16_t *)memory)[i]);
 }
 
@@ -146,8 +149,8 @@ static void check_layout(hp_matmul *engine, const layout *l) {
 
 static const int64_t sizes[][3] = {{1, 1, 1},     {1, 70, 33},  {5, 3, 7},    {17, 1, 64},
                                    {16, 64, 128}, {9, 20, 300}, {65, 129, 40}};
-static const hp_dtype dtypes[][2] = {
-    {HP_FP32, HP_FP32}, {HP_BF16, HP_FP32}, {HP_BF16, HP_BF16}, {HP_FP64, HP_FP64}};
+static const hp_dtype dtypes[][2] = {{HP_FP32, HP_FP32}, {HP_BF16, HP_FP32}, {HP_BF16, HP_BF16},
+                                     {HP_FP16, HP_FP32}, {HP_FP16, HP_FP16}, {HP_FP64, HP_FP64}};
 enum { N_SIZES = sizeof sizes / sizeof *sizes, N_DTYPES = sizeof dtypes / sizeof *dtypes };
 
 /* Calls body for each size, dtype, transposition, addition and gap. Threads cost: the last size
@@ -302,8 +305,8 @@ static void test_refuses(void **state) {
     p = good;
     p.out_dtype = HP_BF16;
     expect(hp_matmul_run(engine, &p), HP_ERR_ARGUMENT, "given fp32 in bf16");
-    p.dtype = p.out_dtype = HP_FP16;
-    expect(hp_matmul_run(engine, &p), HP_ERR_ARGUMENT, "given fp16 in fp16");
+    p.dtype = p.out_dtype = HP_INT32;
+    expect(hp_matmul_run(engine, &p), HP_ERR_ARGUMENT, "given int32 in int32");
     p = good;
     p.lda = 1;
     expect(hp_matmul_run(engine, &p), HP_ERR_ARGUMENT, "lda");
