@@ -17,6 +17,7 @@ declare -A owns=(
     [world]='ranks, groups, mesh, waiting, liveness, launcher'
     [symm]='symmetric heap, put, get, signal, wait'
     [coll]='collectives under the bit contract'
+    [fused]='products that communicate'
     [fsdp]='units, the plan, optimizers, checkpoints'
 )
 
@@ -26,7 +27,7 @@ draw() {
         echo "$room [label=<<b>$room</b><br/><font point-size=\"10\">${owns[$room]}</font>>];"
         for other in $below; do echo "$room -> $other;"; done
     done
-    echo 'programs [label=<<b>programs, models, examples</b><br/><font point-size="10">public headers only</font>>, fillcolor="#fdf3e3", color="#b07d2b"]; programs -> fsdp; programs -> matmul; }'
+    echo 'programs [label=<<b>programs, models, examples</b><br/><font point-size="10">public headers only</font>>, fillcolor="#fdf3e3", color="#b07d2b"]; programs -> fsdp; programs -> fused; }'
 }
 
 draw | tred 2>/dev/null | dot -Tsvg -o docs/images/rooms.svg

@@ -8,6 +8,7 @@
 #include <hyperparallel/base.h>
 #include <hyperparallel/coll.h>
 #include <hyperparallel/fsdp.h>
+#include <hyperparallel/fused.h>
 #include <hyperparallel/machine.h>
 #include <hyperparallel/matmul.h>
 #include <hyperparallel/stream.h>

@@ -53,6 +53,19 @@ hp_status hpi_coll_drain(hp_group *group, uint64_t seq);
 /* The number that the next collective on this group will get, less one: 0 on a fresh group. */
 uint64_t hpi_coll_seq(hp_group *group);
 
+/* Memory of this rank that its readers may need after it has left the group: take `bytes`, zeroed,
+ * in the own segment, their pages too; leave gives them back when the last member has left. */
+typedef struct hpi_outbox hpi_outbox;
+hp_status hpi_outbox_take(hp_group *group, uint64_t bytes, hpi_outbox **out_outbox);
+unsigned char *hpi_outbox_memory(const hpi_outbox *outbox);
+uint64_t hpi_outbox_offset(const hpi_outbox *outbox); /* the same, in the segment */
+void hpi_outbox_leave(hp_group *group, hpi_outbox *outbox);
+
+/* out[k] = the tree of the bit contract over in[0..n)[k], in fp32. scratch: hpi_sum_scratch_bytes,
+ * 64-byte aligned, apart from all. */
+void hpi_sum_fp32(const void *const *in, int n, float *out, uint64_t count, void *scratch);
+uint64_t hpi_sum_scratch_bytes(int n);
+
 /* The collectives as kinds for an executor whose context is a hpi_bindings. Operands: reads[0],
  * writes[0]; the count follows from reads[0], blocks and the kind; out_dtype from the size of
  * writes[0]; op.reduce is the reduction; op.seq counts on bindings->comm_base. */

@@ -75,7 +75,6 @@ typedef struct hpi_entered {
 } hpi_entered;
 
 /* See ring.c. */
-typedef struct hpi_outbox hpi_outbox;
 typedef struct hpi_ring {
     hpi_outbox *box;     /* NULL: not taken yet */
     unsigned char *base; /* of this rank's, as seen here */

@@ -52,7 +52,13 @@ enum { HPI_MAX_RANKS = 16 * 1024 }; /* ... of a job */
 
 /* ---- state of the rooms above ------------------------------------------------------------ */
 
-enum { HPI_SLOT_SYMM = 0, HPI_SLOT_COLL = 1, HPI_SLOT_MAIL = 2, HPI_N_SLOTS = 3 };
+enum {
+    HPI_SLOT_SYMM = 0,
+    HPI_SLOT_COLL = 1,
+    HPI_SLOT_MAIL = 2,
+    HPI_SLOT_FUSED = 3,
+    HPI_N_SLOTS = 4
+};
 /* Hang a room's state on the world or on a group; destroyed with it, before its memory goes.
  * Two threads may come at once: false for the second, whose state is not taken. */
 bool hpi_world_attach(hp_world *world, int slot, void *state, void (*destroy)(void *state));

@@ -132,15 +132,6 @@ typedef struct hpi_way {
     hpi_distance distance;   /* a sender's: of its receiver */
 } hpi_way;
 
-/* ---- outbox.c ---- */
-
-/* Memory of this rank that its readers may need after it has left the group: take `bytes`, zeroed,
- * in the own segment, their pages too; leave gives them back when the last member has left. */
-hp_status hpi_outbox_take(hp_group *group, uint64_t bytes, hpi_outbox **out_outbox);
-unsigned char *hpi_outbox_memory(const hpi_outbox *outbox);
-uint64_t hpi_outbox_offset(const hpi_outbox *outbox); /* the same, in the segment */
-void hpi_outbox_leave(hp_group *group, hpi_outbox *outbox);
-
 /* Hangs on a group; made by the first send or receive. */
 typedef struct hpi_mailbox {
     hp_group *group;
