@@ -6,12 +6,14 @@
  * usage: hprun -n 2 hpperf all_reduce -b 8 -e 256M -f 4 ...   (--help lists the options)
  *        hprun -n 8 hpperf overlap --mesh 2x4 ...             (hpperf overlap --help)
  *        hprun -n 2 hpperf step --beside openmpi ...          (hpperf step --help)
+ *        hprun -n 2 hpperf ag_matmul ...                      (hpperf ag_matmul --help)
  *        hprun -n 2 hpperf tune                               (hpperf tune --help)
  *
  * Exit status: 0; 1 when a result is wrong or a call failed; 2 for a wrong command line.
  */
 #include "hpperf/bench.h"
 #include "hpperf/fail.h"
+#include "hpperf/fused/fused.h"
 #include "hpperf/overlap/overlap.h"
 #include "hpperf/step/step.h"
 #include "hpperf/tune/tune.h"
@@ -58,27 +60,34 @@ static hp_status spread_rank(const hp_world *world, pin asked) {
 
 /* What the command line asks for; its first word tells, collectives have none. */
 typedef struct job {
-    bool is_overlap, is_step;
+    bool is_overlap, is_step, is_fused;
     options collectives;
     overlap_options overlap;
     step_options step;
+    fused_options fused;
 } job;
 
 static hp_status parse(int argc, char **argv, job *j) {
     j->is_overlap = argc > 1 && strcmp(argv[1], "overlap") == 0;
     j->is_step = argc > 1 && strcmp(argv[1], "step") == 0;
+    j->is_fused =
+        argc > 1 && (strcmp(argv[1], "ag_matmul") == 0 || strcmp(argv[1], "matmul_rs") == 0);
     return j->is_overlap ? overlap_parse(argc - 1, argv + 1, &j->overlap)
            : j->is_step  ? step_parse(argc - 1, argv + 1, &j->step)
+           : j->is_fused ? fused_parse(argc - 1, argv + 1, &j->fused)
                          : options_parse(argc, argv, &j->collectives);
 }
 
 /* Says what it was asked to say about itself, if it was. */
 static bool introduces(const job *j, bool speaks) {
-    const bool wants_help =
-        j->overlap.wants_help || j->step.wants_help || j->collectives.wants_help;
+    const bool wants_help = j->overlap.wants_help || j->step.wants_help || j->fused.wants_help ||
+                            j->collectives.wants_help;
     const bool wants_version = j->collectives.wants_version;
     if (wants_help && speaks)
-        (j->is_overlap ? overlap_help : j->is_step ? step_help : options_help)(stdout);
+        (j->is_overlap ? overlap_help
+         : j->is_step  ? step_help
+         : j->is_fused ? fused_help
+                       : options_help)(stdout);
     else if (wants_version && speaks)
         printf("hpperf (HyperParallel in C) %s\n", hp_version());
     return wants_help || wants_version;
@@ -87,6 +96,7 @@ static bool introduces(const job *j, bool speaks) {
 static hp_status check_ranks(job *j, int n_ranks) {
     return j->is_overlap ? overlap_check_ranks(&j->overlap, n_ranks)
            : j->is_step  ? step_check_ranks(&j->step, n_ranks)
+           : j->is_fused ? fused_check_ranks(&j->fused, n_ranks)
                          : options_check_ranks(&j->collectives, n_ranks);
 }
 
@@ -98,9 +108,11 @@ static hp_status open_peer(hp_world *world, const job *j, beside **out_peer) {
 static hp_status measure_job(hp_world *world, const job *j, beside *peer, uint64_t *out_wrong) {
     TRY(agree(world, j->is_overlap ? pin_rank(world, j->overlap.pin)
                      : j->is_step  ? pin_rank(world, j->step.pin)
+                     : j->is_fused ? pin_rank(world, j->fused.pin)
                                    : spread_rank(world, j->collectives.pin)));
     return j->is_overlap ? overlap(world, &j->overlap, out_wrong)
            : j->is_step  ? step(world, &j->step, peer, out_wrong)
+           : j->is_fused ? fused_job(world, &j->fused, out_wrong)
                          : sweep(world, &j->collectives, peer, out_wrong);
 }
 
@@ -111,7 +123,7 @@ static hp_status run(hp_world *world, job *j, uint64_t *out_wrong) {
     if (introduces(j, hp_world_rank(world) == 0))
         return HP_OK;
     TRY(agree(world, check_ranks(j, hp_world_size(world))));
-    if (!j->is_overlap)
+    if (!j->is_overlap && !j->is_fused)
         TRY(open_peer(world, j, &peer));
     const hp_status status = measure_job(world, j, peer, out_wrong);
     beside_close(peer);

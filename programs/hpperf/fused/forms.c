@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hpperf/fused/forms.c - the two forms of one product, on the same operands.
+ *
+ * Weights lie as models have them, [out][in]. Of 16-bit types the separate matmul_rs sums fp32
+ * products as well, and rounds once: then the forms mean the same.
+ */
+#include "../fail.h"
+#include "fused.h"
+
+#include <hyperparallel/coll.h>
+#include <hyperparallel/fused.h>
+#include <hyperparallel/matmul.h>
+#include <hyperparallel/symm.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct forms {
+    hp_world *world;
+    hp_group *group;
+    hp_matmul *engine;
+    hp_dtype dtype;
+    int rank, n_ranks;
+    bool is_scatter;
+    int64_t m, n, k, mine; /* rows of all, of this rank */
+    int64_t *rows;         /* [n_ranks] */
+    hp_symm rows_symm;     /* ag_matmul: [m][k], with this rank's block in its place */
+    hp_symm sums_symm;     /* matmul_rs: [m][n] products, fp32, and this rank's sums behind them */
+    unsigned char *input;  /* what is written anew: the block, or all of a */
+    unsigned char *a, *b, *fresh; /* fresh: what is written */
+    unsigned char *c[2];          /* by form */
+    size_t input_bytes;
+};
+
+static double now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static int64_t c_rows(const forms *f) {
+    return f->is_scatter ? f->mine : f->m;
+}
+
+/* ---- making them ---- */
+
+static hp_status take(size_t bytes, unsigned char **out) {
+    *out = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    if (!*out)
+        return fail(HP_ERR_MEMORY, "expected memory for %zu bytes", bytes);
+    memset(*out, 0, (bytes + 127) / 64 * 64);
+    return HP_OK;
+}
+
+/* Numbers in [-1, 1), others on each rank. */
+static hp_status fill(const forms *f, void *out, int64_t count) {
+    float piece[256];
+    uint32_t x = 12345 + (uint32_t)f->rank * 977;
+    for (int64_t at = 0; at < count; at += 256) {
+        const int64_t n = count - at < 256 ? count - at : 256;
+        for (int64_t i = 0; i < n; i++) {
+            x = x * 1664525 + 1013904223;
+            piece[i] = (float)(int32_t)x * 0x1p-31F;
+        }
+        TRY(hp_convert(piece, HP_FP32, (char *)out + (size_t)at * hp_dtype_size(f->dtype), f->dtype,
+                       (uint64_t)n));
+    }
+    return HP_OK;
+}
+
+static hp_status take_symmetric(const forms *f, size_t bytes, hp_symm *out_symm,
+                                unsigned char **out) {
+    void *at;
+    TRY(hp_symm_alloc(f->world, f->group, bytes, 64, out_symm));
+    TRY(hp_symm_pointer(*out_symm, f->rank, f->group, &at));
+    *out = at;
+    return HP_OK;
+}
+
+/* Tokens that ranks do not divide: the first ones have one more. */
+static hp_status cut_rows(forms *f) {
+    f->rows = calloc((size_t)f->n_ranks, sizeof *f->rows);
+    if (!f->rows)
+        return fail(HP_ERR_MEMORY, "expected memory for %d ranks", f->n_ranks);
+    for (int i = 0; i < f->n_ranks; i++)
+        f->rows[i] = f->m / f->n_ranks + (i < f->m % f->n_ranks);
+    f->mine = f->rows[f->rank];
+    return HP_OK;
+}
+
+static hp_status take_operands(forms *f) {
+    const size_t size = hp_dtype_size(f->dtype);
+    const size_t row = (size_t)f->k * size, c_bytes = (size_t)(c_rows(f) * f->n) * size;
+    int64_t before = 0;
+    for (int i = 0; i < f->rank; i++)
+        before += f->rows[i];
+    if (f->is_scatter) {
+        unsigned char *products;
+        TRY(take((size_t)f->m * row, &f->a));
+        TRY(take_symmetric(f, (size_t)((f->m + f->rows[0]) * f->n) * sizeof(float), &f->sums_symm,
+                           &products));
+        f->input = f->a;
+    } else {
+        TRY(take_symmetric(f, (size_t)f->m * row, &f->rows_symm, &f->a));
+        f->input = f->a + (size_t)before * row;
+    }
+    f->input_bytes = (size_t)(f->is_scatter ? f->m : f->mine) * row;
+    TRY(take(f->input_bytes, &f->fresh));
+    TRY(take((size_t)(f->n * f->k) * size, &f->b));
+    TRY(take(c_bytes, &f->c[FUSED]));
+    TRY(take(c_bytes, &f->c[SEPARATE]));
+    TRY(fill(f, f->fresh, (int64_t)(f->input_bytes / size)));
+    return fill(f, f->b, f->n * f->k);
+}
+
+hp_status forms_create(hp_world *world, const fused_options *o, const fused_shape *shape,
+                       int64_t tokens, forms **out_forms) {
+    forms *f = calloc(1, sizeof *f);
+    if (!f)
+        return fail(HP_ERR_MEMORY, "expected memory for a shape");
+    *out_forms = f;
+    *f = (forms){.world = world,
+                 .group = hp_world_group(world),
+                 .dtype = o->dtype,
+                 .rank = hp_world_rank(world),
+                 .n_ranks = hp_world_size(world),
+                 .is_scatter = shape->is_scatter,
+                 .m = tokens};
+    f->n = shape->is_scatter ? shape->n : shape->n / f->n_ranks;
+    f->k = shape->is_scatter ? shape->k / f->n_ranks : shape->k;
+    TRY(cut_rows(f));
+    TRY(hp_matmul_open(o->engine, 1, &f->engine));
+    return take_operands(f);
+}
+
+hp_status forms_destroy(forms *f) {
+    if (!f)
+        return HP_OK;
+    hp_status status = HP_OK;
+    if (f->rows_symm.id)
+        status = hp_symm_free(f->rows_symm);
+    if (f->sums_symm.id)
+        status = hp_symm_free(f->sums_symm);
+    hp_matmul_close(f->engine);
+    if (f->is_scatter)
+        free(f->a);
+    free(f->b);
+    free(f->fresh);
+    free(f->c[FUSED]);
+    free(f->c[SEPARATE]);
+    free(f->rows);
+    free(f);
+    return status;
+}
+
+/* ---- the forms ---- */
+
+static hp_status run_fused(const forms *f) {
+    hp_fused_args args = HP_FUSED_ARGS_INIT;
+    args.group = f->group;
+    args.matmul = f->engine;
+    args.rows = f->rows;
+    args.n = args.ldc = f->n;
+    args.k = args.lda = args.ldb = f->k;
+    args.dtype = args.out_dtype = f->dtype;
+    args.transpose_b = 1;
+    args.a = f->input;
+    args.b = f->b;
+    args.c = f->c[FUSED];
+    return f->is_scatter ? hp_matmul_reduce_scatter(&args) : hp_all_gather_matmul(&args);
+}
+
+static hp_status run_product(const forms *f, void *c, hp_dtype out_dtype) {
+    hp_matmul_args p = HP_MATMUL_ARGS_INIT;
+    p.m = f->m;
+    p.n = p.ldc = f->n;
+    p.k = p.lda = p.ldb = f->k;
+    p.dtype = f->dtype;
+    p.out_dtype = out_dtype;
+    p.transpose_b = 1;
+    p.a = f->a;
+    p.b = f->b;
+    p.c = c;
+    return hp_matmul_run(f->engine, &p);
+}
+
+static hp_status gather(const forms *f) {
+    uint64_t counts[1024];
+    for (int i = 0; i < f->n_ranks; i++)
+        counts[i] = (uint64_t)(f->rows[i] * f->k);
+    if (f->m % f->n_ranks == 0)
+        return hp_all_gather(f->group, f->input, f->a, counts[0], f->dtype);
+    return hp_all_gather_v(f->group, f->input, f->a, counts, f->dtype);
+}
+
+static hp_status scatter(const forms *f, float *products, float *sums) {
+    uint64_t counts[1024];
+    for (int i = 0; i < f->n_ranks; i++)
+        counts[i] = (uint64_t)(f->rows[i] * f->n);
+    if (f->m % f->n_ranks == 0)
+        return hp_reduce_scatter(f->group, products, sums, counts[0], HP_FP32, HP_SUM);
+    return hp_reduce_scatter_v(f->group, products, sums, counts, HP_FP32, HP_SUM);
+}
+
+static hp_status run_gather(const forms *f, double *out_collective_us) {
+    const double begin = now_us();
+    TRY(gather(f));
+    *out_collective_us = now_us() - begin;
+    return run_product(f, f->c[SEPARATE], f->dtype);
+}
+
+static hp_status run_scatter(const forms *f, double *out_collective_us) {
+    void *at;
+    TRY(hp_symm_pointer(f->sums_symm, f->rank, f->group, &at));
+    float *products = at, *sums = products + f->m * f->n;
+    float *to = f->dtype == HP_FP32 ? (float *)(void *)f->c[SEPARATE] : sums;
+    TRY(run_product(f, products, HP_FP32));
+    const double begin = now_us();
+    TRY(scatter(f, products, to));
+    *out_collective_us = now_us() - begin;
+    if (f->dtype == HP_FP32)
+        return HP_OK;
+    return hp_convert(to, HP_FP32, f->c[SEPARATE], f->dtype, (uint64_t)(f->mine * f->n));
+}
+
+static hp_status run_alone(const forms *f) {
+    void *at = f->c[SEPARATE];
+    if (f->is_scatter)
+        TRY(hp_symm_pointer(f->sums_symm, f->rank, f->group, &at));
+    return run_product(f, at, f->is_scatter ? HP_FP32 : f->dtype);
+}
+
+static void wait_us(double us) {
+    const struct timespec t = {.tv_sec = (time_t)(us / 1e6),
+                               .tv_nsec = (long)(fmod(us, 1e6) * 1e3)};
+    if (us > 0)
+        nanosleep(&t, NULL);
+}
+
+hp_status forms_call(forms *f, form which, double late_us, double *out_us,
+                     double *out_collective_us) {
+    *out_collective_us = 0;
+    memcpy(f->input, f->fresh, f->input_bytes);
+    TRY(hp_barrier(f->group));
+    const double begin = now_us();
+    wait_us(late_us);
+    TRY(which == PRODUCT ? run_alone(f)
+        : which == FUSED ? run_fused(f)
+        : f->is_scatter  ? run_scatter(f, out_collective_us)
+                         : run_gather(f, out_collective_us));
+    *out_us = now_us() - begin;
+    return HP_OK;
+}
+
+/* ---- comparing ---- */
+
+static double tolerance(hp_dtype dtype) {
+    return dtype == HP_FP32 ? 1e-5 : dtype == HP_FP16 ? 1e-3 : 0x1p-7;
+}
+
+hp_status forms_compare(forms *f, uint64_t *out_wrong) {
+    const size_t size = hp_dtype_size(f->dtype);
+    const uint64_t n = (uint64_t)(c_rows(f) * f->n);
+    double us, collective_us;
+    TRY(forms_call(f, FUSED, 0, &us, &collective_us));
+    TRY(forms_call(f, SEPARATE, 0, &us, &collective_us));
+    *out_wrong = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        float x, y;
+        TRY(hp_convert(f->c[FUSED] + i * size, f->dtype, &x, HP_FP32, 1));
+        TRY(hp_convert(f->c[SEPARATE] + i * size, f->dtype, &y, HP_FP32, 1));
+        const double most = tolerance(f->dtype) * (fabs((double)y) + sqrt((double)f->k));
+        *out_wrong += !(fabs((double)x - (double)y) <= most);
+    }
+    return HP_OK;
+}
