@@ -195,7 +195,7 @@ hprun() { # MPI N HPRUN WORDS...
     shift 3
     export OMPI_MCA_oob_tcp_if_include=$network.0/24 OMPI_MCA_btl_tcp_if_include=$network.0/24
     export OMPI_MCA_pml=ob1 OMPI_MCA_rmaps_base_oversubscribe=1
-    [ "$mpi" = openmpi ] || export UCX_TLS=tcp,self UCX_NET_DEVICES=wire
+    [ "$mpi" = openmpi ] || export UCX_TLS=tcp,self # over wire, or lo when it is alone
     on a "$hprun" --hosts "hpa:$n,hpb:$n" --mpi "$mpi" --agent "$HP_CLUSTER/agent" "$@"
 }
 

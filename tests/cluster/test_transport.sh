@@ -53,7 +53,7 @@ for mpi in openmpi mpich; do
     n_here=$((n_here + 1))
     case $mpi in openmpi) survive=--enable-recovery ;; mpich) survive=-disable-auto-cleanup ;; esac
     echo "== $mpi: messages"
-    on_both $mpi 2 "$probe" about 0 0 random 1 100 order 60 0 sizes 0 0 cancel 0 0 threads 2 0 \
+    on_both $mpi 2 "$probe" about 0 0 random 1 100 order 60 0 sizes 0 0 cancel 0 0 unwatched 800 0 threads 2 0 \
         reordered 2 60 missing 3 200 || fail "$mpi: expected exit status 0"
     grep -q "rank 3 of 4 on hpb, rank 0 on hpa: mpi-$mpi" "$out/said" || fail "expected two hosts"
     if command -v iperf3 >/dev/null; then

@@ -479,6 +479,26 @@ static void missing_case(hpi_transport *t, uint64_t missing, uint64_t timeout_ms
     EXPECT(status == HP_ERR_TIMEOUT && (uint64_t)error.world_rank == missing, "the missing rank");
 }
 
+/* A long message arrives while its sender does something else: he may be waiting for whoever waits
+ * for it. */
+static void unwatched_case(hpi_transport *t, uint64_t ms, uint64_t unused) {
+    enum { BYTES = 4 << 20 };
+    char *data = calloc(1, BYTES);
+    hpi_transfer *transfer;
+    const hpi_patience p = {.operation = "unwatched", .timeout_ms = ms};
+    (void)unused;
+    barrier(t);
+    if (t->rank == 0) {
+        EXPECT(!t->post_send(t, 1, 1, data, BYTES, &transfer), "%s", last_message());
+        hpi_sleep_ns((ms + 200) * UINT64_C(1000000));
+        EXPECT(!hpi_transport_wait(t, transfer, &patience), "%s", last_message());
+    } else if (t->rank == 1) {
+        EXPECT(!t->post_recv(t, 0, 1, data, BYTES, &transfer), "%s", last_message());
+        EXPECT(!hpi_transport_wait(t, transfer, &p), "%s", last_message());
+    }
+    free(data);
+}
+
 /* ---- the whole --------------------------------------------------------------------------------
  */
 
@@ -494,7 +514,8 @@ static const struct {
 } cases[] = {{"about", about_case},         {"random", random_case}, {"order", order_case},
              {"sizes", sizes_case},         {"cancel", cancel_case}, {"threads", threads_case},
              {"large", large_case},         {"rate", rate_case},     {"latency", latency_case},
-             {"reordered", reordered_case}, {"kill", kill_case},     {"missing", missing_case}};
+             {"reordered", reordered_case}, {"kill", kill_case},     {"missing", missing_case},
+             {"unwatched", unwatched_case}};
 
 static hpi_transport *open_transport(void) {
     hpi_options options;
