@@ -32,7 +32,7 @@ enum {
     HPI_N_CELLS = 64,
     HPI_CELL_BYTES = 2048,
     HPI_HEAD_BYTES = 32,       /* a message up to that long lies in the line of its number */
-    HPI_SHORT_BYTES = 1024,    /* up to that long, a message lies in its cell */
+    HPI_SHORT_BYTES = 256,     /* up to that long, a message lies in its cell */
     HPI_BUFFERED_BYTES = 8192, /* up to that long, no receiver is waited for */
     HPI_FLOW_BYTES = 2 << 20,  /* of a ring where each rank has a core ... */
     HPI_FLOW_CROWDED_BYTES = 256 << 10, /* ... and where it has not */
