@@ -60,7 +60,7 @@ static inline hpi_fate hpi_fate_of(uint64_t word) {
                       .blamed = (int)(word >> 40 & 0xffffff) - 1};
 }
 
-typedef struct hpi_beater hpi_beater; /* heartbeat.c: the thread of a node's first rank */
+typedef struct hpi_beater hpi_beater; /* beater.h: the thread of a node's first rank */
 
 /* Of every rank of a job on several nodes. */
 struct hpi_heartbeat {
@@ -103,7 +103,7 @@ void hpi_news_publish(hp_world *world, const hpi_told *told);
 void hpi_news_set_fate(hp_world *world, int world_rank, const hpi_fate *fate);
 void hpi_news_wake(hp_world *world);
 
-/* ---- heartbeat.c ---- */
+/* ---- beater.c ---- */
 
 /* Have the thread look now; `and_wait`: until it has told the other nodes, 20 ms at most. */
 void hpi_heartbeat_hurry(const hp_world *world, bool and_wait);
