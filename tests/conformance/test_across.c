@@ -140,8 +140,10 @@ static void run_long(bench *b, coll_case c) {
 
 static void long_ones(hp_world *world, hp_group *group) {
     bench b;
+    bench_open(&b, world, group, BENCH_MAX_RANKS * 100000);
+    bench_run(&b, &(coll_case){HP_ALL_GATHER, HP_FP32, HP_FP32, .count = 25000, .blocks = 1});
+    bench_run(&b, &(coll_case){HP_ALL_REDUCE, HP_FP32, HP_FP32, .count = 70000, .blocks = 1});
     cut_finely(group);
-    bench_open(&b, world, group, 300000);
     bench_each_kind(&b, (coll_case){.blocks = 1}, run_long);
     bench_close(&b);
 }

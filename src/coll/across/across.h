@@ -27,10 +27,13 @@ enum {
     HPI_TAG_LETTER_DATA
 };
 
-/* Waited for in the order in which they were posted. NULL where there was nothing to move. */
+/* Messages are waited for in the order in which they were posted; those without a byte count, and
+ * take no packet. */
 typedef struct hpi_flights {
-    hpi_transfer **at;
-    int n, n_landed, room;
+    hpi_transfer **at; /* packets; NULL: over */
+    int *ends;         /* by message: packets up to its last one */
+    int n_packets, n_over, packet_room;
+    int n, n_landed, room; /* messages */
 } hpi_flights;
 
 /* Receives by kind, then sends: those whose memory is used again, and those that end with the call.
@@ -125,6 +128,10 @@ hp_status hpi_land(hpi_across *a, int list, int until);
 static inline hp_status hpi_land_all(hpi_across *a, int list) {
     return hpi_land(a, list, a->flights[list].n);
 }
+/* A packet that is under way; NULL: there is none. To be set to NULL when it is over. */
+hpi_transfer **hpi_find_flying(hpi_across *a);
+/* A list begins anew; all of it has landed. */
+void hpi_flights_forget(hpi_across *a, int list);
 /* All are over, or given up. */
 void hpi_flights_end(hpi_across *a);
 void hpi_flights_free(hpi_across *a);

@@ -14,16 +14,6 @@
 #define MOST_STEP_NS UINT64_C(100000)
 #define LOOK_NS UINT64_C(5000000)
 
-static hpi_transfer **find_flying(hpi_across *a) {
-    for (int list = 0; list < HPI_N_FLIGHTS; list++) {
-        hpi_flights *f = &a->flights[list];
-        for (int i = f->n_landed; i < f->n; i++)
-            if (f->at[i])
-                return &f->at[i];
-    }
-    return NULL;
-}
-
 /* Look at a message that is under way, which moves all of them. */
 static hp_status look_at(hpi_across *a, hpi_transfer **transfer) {
     const hp_status status = hpi_remote_test(a->group, *transfer);
@@ -51,7 +41,7 @@ static hp_status await(hpi_across *a, int place) {
     const bool may_spin = hpi_thread_spins(hp_group_world(a->group));
     uint64_t begin_ns = 0, next_look_ns = 0, step_ns = LEAST_STEP_NS;
     while (!hpi_line_reached(a->inner, place, HPI_LINE_ENTER, a->n_inner)) {
-        hpi_transfer **flying = find_flying(a);
+        hpi_transfer **flying = hpi_find_flying(a);
         if (!flying)
             return hpi_line_wait(a->inner, place, HPI_LINE_ENTER, a->n_inner, a->run->name);
         HP_TRY(look_at(a, flying));

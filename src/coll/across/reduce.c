@@ -301,10 +301,9 @@ static hp_status sum_parts(hpi_across *a, summing *s) {
 
 /* ---- reduce-scatter ---- */
 
-/* Lists of messages begin anew; all of them are over. */
 static hp_status sum_again(hpi_across *a, summing *s) {
-    a->flights[HPI_PARTS].n = a->flights[HPI_PARTS].n_landed = 0;
-    a->flights[HPI_SENT_PARTS].n = a->flights[HPI_SENT_PARTS].n_landed = 0;
+    hpi_flights_forget(a, HPI_PARTS);
+    hpi_flights_forget(a, HPI_SENT_PARTS);
     HP_TRY(cut(a, s));
     return sum_parts(a, s);
 }
