@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Newer than Debian 12's C library. */
@@ -44,9 +45,10 @@ void *hpi_map_shared(int fd, uint64_t bytes) {
 
 void *hpi_map_again(void *memory, uint64_t bytes) {
     unsigned char *at = bytes < HPI_HUGE_BYTES ? NULL : reserve(bytes);
-    /* mremap(2): an old size of 0 maps the pages of a shared mapping once more */
-    void *again = at ? mremap(memory, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at)
-                     : mremap(memory, 0, bytes, MREMAP_MAYMOVE);
+    const int flags = at ? MREMAP_MAYMOVE | MREMAP_FIXED : MREMAP_MAYMOVE;
+    /* mremap(2): an old size of 0 maps the pages of a shared mapping once more. Not by the C
+     * library, into whose mremap UCX puts one of its own, which forgets the last argument. */
+    void *again = (void *)syscall(SYS_mremap, memory, 0UL, (unsigned long)bytes, flags, at);
     if (again == MAP_FAILED && at)
         munmap(at, bytes);
     return again;
