@@ -74,6 +74,7 @@ done
 
 echo "== plain copies, which bring the same values"
 for how in all_gather "all_gather --in-place" all_to_all; do
+    # shellcheck disable=SC2086 # two words
     perf 2 $how --sizes 8,300K,2M "${few[@]}" --plain --json
     [ "$(grep -c '"over_plain": [0-9]' "$out/said")" -eq 3 ] || fail "$how: expected three ratios"
 done
