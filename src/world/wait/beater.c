@@ -17,7 +17,9 @@
 #define MS UINT64_C(1000000)
 enum { ROUND_MS = 20 };
 enum { LINGER_MS = 2000, LAST_WORDS_MS = 200 }; /* of who leaves: for its node, for the others */
-enum { LEFT_MS = 300 }; /* messages of who has left may still be under way, by other ways */
+/* Messages of who has left may still be under way, by other ways: what sockets hold of them takes
+ * as long as so many beats behind them. */
+enum { LEFT_MS = 300, LEFT_TRIPS = 100 };
 
 /* ---- this node's ranks ---------------------------------------------------------------------- */
 
@@ -123,10 +125,16 @@ static void is_leaving(hpi_beater *b, int rank, uint64_t now_ns) {
         b->left_ns[rank] = now_ns;
 }
 
+static bool is_away(const hpi_beater *b, int rank, uint64_t now_ns) {
+    const hpi_link *link = &b->nodes[b->world->node_of[rank]].link;
+    return b->left_ns[rank] &&
+           now_ns - b->left_ns[rank] > LEFT_MS * MS + LEFT_TRIPS * link->trip_ns;
+}
+
 static void publish_leavers(hpi_beater *b, uint64_t now_ns) {
     for (int i = 0; i < b->world->n_ranks && b->n_leaving; i++) {
         hpi_fate fate = hpi_news_fate(b->world, i);
-        if (!b->left_ns[i] || fate.life != HPI_LIFE_NONE || now_ns < b->left_ns[i] + LEFT_MS * MS)
+        if (fate.life != HPI_LIFE_NONE || !is_away(b, i, now_ns))
             continue;
         fate.life = HPI_LIFE_LEFT;
         hpi_news_set_fate(b->world, i, &fate);
