@@ -221,13 +221,17 @@ static bool is_failure(const found *f, int world_rank) {
 }
 
 static bool is_destroyed(const found *f, int world_rank) {
-    return f->told.end == HPI_GROUP_DESTROYED && f->told.teller == world_rank &&
-           hpi_now_ns() - f->since_ns > GRACE_NS;
+    return f->told.end == HPI_GROUP_DESTROYED && f->told.teller == world_rank;
 }
 
 bool hpi_news_has_destroyed(const hp_group *group, int rank) {
     found f;
-    return find(group, is_destroyed, group->world_ranks[rank], &f);
+    const hp_world *world = group->world;
+    if (!find(group, is_destroyed, group->world_ranks[rank], &f))
+        return false;
+    const int leader = world->heartbeat->leaders[world->node_of[f.told.teller]];
+    const uint64_t slowness = hpi_news_fate(world, leader).slowness;
+    return hpi_now_ns() - f.since_ns > GRACE_NS * hpi_max(slowness, 1);
 }
 
 /* As failure.c has it for members that share memory. */
