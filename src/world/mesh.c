@@ -113,14 +113,11 @@ static void find_place(hp_mesh *mesh, int rank) {
     }
 }
 
-/* The ranks that differ from this one in coordinate `dim` alone. */
-static hp_status create_dim(hp_mesh *mesh, int dim) {
+/* The ranks that differ from this one in coordinate `dim` alone; `ranks` has room for them. */
+static hp_status create_dim(hp_mesh *mesh, int dim, int *ranks) {
     char prefix[16], name[HPI_GROUP_NAME_BYTES];
     const int n = mesh->sizes[dim];
     const int first = mesh->world->rank - mesh->coordinates[dim] * mesh->strides[dim];
-    int *ranks = hpi_alloc((size_t)n, sizeof *ranks);
-    if (!ranks)
-        return HP_ERR_MEMORY;
     for (int i = 0; i < n; i++)
         ranks[i] = first + i * mesh->strides[dim];
     const hp_status status = hp_group_create(mesh->world, ranks, n, &mesh->groups[dim]);
@@ -129,7 +126,6 @@ static hp_status create_dim(hp_mesh *mesh, int dim) {
         hpi_name_ranks(prefix, ranks, n, name, sizeof name);
         hpi_group_set_name(mesh->groups[dim], name);
     }
-    hpi_free(ranks);
     return status;
 }
 
@@ -143,15 +139,19 @@ hp_status hp_mesh_create(hp_world *world, const int *sizes, int n_dims, hp_mesh 
     HP_TRY(hpi_world_usable(world));
     hp_status status = check_sizes(world, sizes, n_dims);
     hp_mesh *mesh = status ? NULL : hpi_alloc(1, sizeof *mesh);
-    if (!mesh) /* tells the others */
+    int *ranks = mesh ? hpi_alloc((size_t)world->n_ranks, sizeof *ranks) : NULL;
+    if (!ranks) { /* tells the others */
+        hpi_free(mesh);
         return agree_sizes(world, sizes, n_dims, status ? status : HP_ERR_MEMORY);
+    }
     mesh->world = world;
     mesh->n_dims = n_dims;
     memcpy(mesh->sizes, sizes, (size_t)n_dims * sizeof *sizes);
     find_place(mesh, world->rank);
     status = agree_sizes(world, sizes, n_dims, HP_OK);
     for (int i = 0; i < n_dims && !status; i++)
-        status = create_dim(mesh, i);
+        status = create_dim(mesh, i, ranks);
+    hpi_free(ranks);
     if (status)
         hp_mesh_destroy(mesh);
     else
