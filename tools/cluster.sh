@@ -180,7 +180,7 @@ mpirun() { # MPI N CMD...
         ;;
     mpich)
         # UCX tells hosts apart by what two namespaces of one machine share
-        export UCX_TLS=tcp,self UCX_NET_DEVICES=wire
+        export UCX_TLS=tcp,self UCX_NET_DEVICES=wire UCX_RNDV_THRESH=65536
         # shellcheck disable=SC2086
         on a mpirun.mpich -launcher ssh -launcher-exec "$HP_CLUSTER/agent" -hosts "hpa:$n,hpb:$n" \
             ${HP_CLUSTER_MPIRUN:-} -n $((2 * n)) "$@"
@@ -195,7 +195,7 @@ hprun() { # MPI N HPRUN WORDS...
     shift 3
     export OMPI_MCA_oob_tcp_if_include=$network.0/24 OMPI_MCA_btl_tcp_if_include=$network.0/24
     export OMPI_MCA_pml=ob1 OMPI_MCA_rmaps_base_oversubscribe=1
-    [ "$mpi" = openmpi ] || export UCX_TLS=tcp,self # over wire, or lo when it is alone
+    [ "$mpi" = openmpi ] || export UCX_TLS=tcp,self UCX_RNDV_THRESH=65536 # over wire, or lo when it is alone
     on a "$hprun" --hosts "hpa:$n,hpb:$n" --mpi "$mpi" --agent "$HP_CLUSTER/agent" "$@"
 }
 
