@@ -41,14 +41,17 @@ typedef struct hp_symm_stats {
 
 /* Take `bytes` on every member of `group` (NULL: the world), zeroed, aligned to `alignment` (a
  * power of two up to 4096; 0: 64). Members may lie at different offsets; groups may allocate in any
- * order. Collective over the group. Owns: the caller.
+ * order. Collective over the group. Owns: the caller. Where the group spans nodes there is a block
+ * on every rank, and the calls below reach those of this node; of another: UNSUPPORTED, naming both
+ * hosts.
  * Errors: MISMATCH naming ranks and sizes, LIMIT with the machine's numbers, ARGUMENT, PEER. */
 HP_MUST_CHECK hp_status hp_symm_alloc(hp_world *world, hp_group *group, uint64_t bytes,
                                       uint64_t alignment, hp_symm *out_memory);
 
 /* One flat range for a group: rank i owns bytes [i * bytes_per_rank, (i + 1) * bytes_per_rank) and
  * every member sees all of it (hp_symm_pointer of rank i points at its part; the parts are
- * adjacent). bytes_per_rank must be a multiple of 64. Collective. */
+ * adjacent). bytes_per_rank must be a multiple of 64. Collective. Errors: as of hp_symm_alloc;
+ * UNSUPPORTED where the group spans nodes. */
 HP_MUST_CHECK hp_status hp_symm_alloc_spanning(hp_world *world, hp_group *group,
                                                uint64_t bytes_per_rank, hp_symm *out_memory);
 

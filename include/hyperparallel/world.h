@@ -3,9 +3,12 @@
  * world.h - who we are: ranks, groups, the mesh, and how a job starts and ends.
  *
  * A world is all ranks of a job. It comes from hprun, from torchrun's environment (RANK,
- * WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), from the caller's own
- * key-value store, or from a hub, where the ranks are threads of one process. A program that was
- * started by none of them is a world of one rank.
+ * WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), from the mpirun of an MPI or
+ * from srun, from the caller's own key-value store, or from a hub, where the ranks are threads of
+ * one process. A program that was started by none of them is a world of one rank.
+ *
+ * Ranks that share memory are a *node*; which they are is found out by trying, under mpirun and
+ * srun. A group may span nodes: its collectives and messages work alike, and give the same bits.
  *
  * Everything hangs from the world: destroy groups, meshes and what was built on them first.
  */
@@ -38,7 +41,7 @@ typedef struct hp_store {
 
 typedef struct hp_world_config {
     size_t size;           /* sizeof(hp_world_config) */
-    int rank, n_ranks;     /* -1: from hub, hprun or the environment */
+    int rank, n_ranks;     /* -1: from the hub, hprun, the environment or the MPI */
     hp_hub *hub;           /* ranks are threads of this process; needs `rank` */
     const hp_store *store; /* needs rank and n_ranks; copied */
     uint32_t version;      /* HP_VERSION_NUMBER of the headers that the caller was compiled with */
@@ -89,9 +92,11 @@ void hp_hub_destroy(hp_hub *hub);
 HP_MUST_CHECK hp_status hp_group_create(hp_world *world, const int *world_ranks, int n_ranks,
                                         hp_group **out_group);
 /* Collective over the parent: members with the same color form a group, ordered by key, then by
- * parent rank. A negative color: no group, *out_group is NULL. */
+ * parent rank. A negative color: no group, *out_group is NULL. Carried as by HP_CARRIER_AUTO,
+ * whatever carries the parent. */
 HP_MUST_CHECK hp_status hp_group_split(hp_group *parent, int color, int key, hp_group **out_group);
-/* The same ranks with a second signal space, so that both can be used concurrently. Collective. */
+/* The same ranks, carried alike, with a second signal space, so that both can be used concurrently.
+ * Collective. */
 HP_MUST_CHECK hp_status hp_group_duplicate(hp_group *group, hp_group **out_group);
 /* What carries a group's collectives and messages. */
 typedef enum hp_carrier {
