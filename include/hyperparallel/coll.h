@@ -100,8 +100,8 @@ typedef enum hp_backward_mode {
  * call; in_grad may lie in out_grad, or around it, as input and output may there. */
 typedef struct hp_coll_backward_call {
     size_t size; /* sizeof(hp_coll_backward_call) */
-    /* As it was run; in and out are looked at for max and min alone, stream not at all. wire and
-     * wire_result hold for the sum of a backward too, also where the forward call adds nothing. */
+    /* As it was run; in and out are looked at for max and min alone, stream not at all. wire holds
+     * for the sum of a backward too, also where the forward call adds nothing. */
     const hp_coll_call *forward;
     const void *out_grad;  /* send, barrier: not looked at */
     void *in_grad;         /* recv, barrier: not looked at */
@@ -119,15 +119,18 @@ typedef struct hp_coll_backward_call {
  *     all_to_all, all_to_all_v           itself, in_ and out_ counts and offsets exchanged
  *     all_reduce, IDENTITY               out_grad; avg: / n. Nobody meets
  *     all_reduce, SUM                    an all_reduce of out_grad, sum or avg
- *     broadcast                          at the root the sum of all out_grads; others: zero, what
- *                                        they had before has gone, and in_grad may be NULL
- *     send, recv                         a recv of in_grad, a send of out_grad. Messages come in
- *                                        the order in which they are sent: run the backwards on
- * both ends from the last forward call to the first barrier                            a barrier
+ *     broadcast                          at the root the sum of all out_grads; others: zeros, for
+ *                                        what they had before has gone
+ *     send, recv                         a recv of in_grad, a send of out_grad; in which order, see
+ *                                        below
+ *     barrier                            a barrier
  *     max, min                           as sum, and each element's gradient goes to one rank, the
  *                                        others get 0: the lowest whose contribution is the result,
  *                                        bit by bit (-0 is not +0; over a wire: what it was rounded
  *                                        to), or is a NaN where the result is one
+ *
+ * Messages come in the order in which they are sent: so run their backwards, on both ends, from the
+ * last forward call to the first.
  *
  * Of max and min in and out of the forward call must be what they were when it returned, so not in
  * place, and apart from in_grad; ARGUMENT also for an all_reduce with wire_result over fp8, whose

@@ -53,11 +53,16 @@ typedef struct result {
     /* With a peer: medians over the pairs; NAN: it has no such call. */
     double peer_us, ratio, ratio_least, ratio_most; /* ratio: its time over ours */
     uint64_t peer_wrong;
-    int n_pairs;                 /* that were taken */
-    double plain_us, over_plain; /* by plain means; NAN: not measured */
+    int n_pairs;                      /* that were taken */
+    double plain_us, over_plain;      /* by plain means; NAN: not measured */
+    double backward_us, over_forward; /* with --backward */
 } result;
 
 /* ---- buffers.c ---- */
+
+/* Memory of `bytes`, as the options say, with its pages. Collective where it is symmetric. */
+hp_status buffer_open(bench *b, uint64_t bytes, bool is_private, buffer *out);
+hp_status buffer_close(buffer *old);
 
 /* Is there anything in the buffers? */
 static inline bool bench_has_data(const op_row *op) {
@@ -93,7 +98,17 @@ hp_status measure_plain(bench *b, int n, int batch, double *samples, result *out
 /* --plain: the same of a collective in which two ranks exchange parts. Collective. */
 hp_status measure_exchange(bench *b, int n, int batch, double *samples, result *out);
 
+/* ---- backward.c ---- */
+
+/* With --backward: the backward of the call, in turns with it. samples: [2 * n]. */
+hp_status measure_backward(bench *b, int n, int batch, double *samples, result *out);
+
 /* ---- measure.c ---- */
+
+/* Two kinds of calls in turns, five rounds of a fifth of n iterations of each: the medians over the
+ * rounds, and that of a / b, NAN where b is 0. samples: [2 * n]. */
+hp_status bench_turns(const timed *a, const timed *b, int n, int batch, double *samples,
+                      double *out_a_ns, double *out_b_ns, double *out_ratio);
 
 /* How an iteration of it goes. */
 timed bench_timed(bench *b);

@@ -22,7 +22,7 @@ static bool is_get(const bench *b) {
     return b->op->is_one_sided;
 }
 
-static hp_status buffer_open(bench *b, uint64_t bytes, bool is_private, buffer *out) {
+hp_status buffer_open(bench *b, uint64_t bytes, bool is_private, buffer *out) {
     void *data;
     bytes += b->o->misalign_bytes;
     if (is_private) {
@@ -42,7 +42,7 @@ static hp_status buffer_open(bench *b, uint64_t bytes, bool is_private, buffer *
     return HP_OK;
 }
 
-static hp_status buffer_close(buffer *old) {
+hp_status buffer_close(buffer *old) {
     const hp_status status = hp_symm_free(old->symm);
     free(old->ordinary);
     memset(old, 0, sizeof *old);

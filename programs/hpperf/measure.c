@@ -143,6 +143,30 @@ static double bound_bytes(const bench *b) {
     return b->op->bound ? b->o->n_groups * b->op->bound(b->n, (double)b->bytes, keep) : 0;
 }
 
+/* ---- two kinds of calls ---- */
+
+static hp_status one_turn(const timed *t, int n, int batch, double *samples, double *out_ns) {
+    double own_ns;
+    TRY((hp_status)timed_run(t, n, batch, samples, &own_ns));
+    *out_ns = median(samples, n);
+    return HP_OK;
+}
+
+hp_status bench_turns(const timed *a, const timed *b, int n, int batch, double *samples,
+                      double *out_a_ns, double *out_b_ns, double *out_ratio) {
+    enum { ROUNDS = 5 };
+    double a_ns[ROUNDS], b_ns[ROUNDS], ratios[ROUNDS];
+    for (int k = 0; k < ROUNDS; k++) {
+        TRY(one_turn(a, 1 + n / ROUNDS, batch, samples, &a_ns[k]));
+        TRY(one_turn(b, 1 + n / ROUNDS, batch, samples, &b_ns[k]));
+        ratios[k] = b_ns[k] > 0 ? a_ns[k] / b_ns[k] : NAN;
+    }
+    *out_a_ns = median(a_ns, ROUNDS);
+    *out_b_ns = median(b_ns, ROUNDS);
+    *out_ratio = median(ratios, ROUNDS);
+    return HP_OK;
+}
+
 /* ---- one size ---- */
 
 /* The smallest of which 99 of 100 are not above it. */
@@ -174,6 +198,7 @@ static hp_status run(bench *b, const amounts *a, double *samples, uint64_t wrong
     if (b->o->checks)
         TRY(bench_check(b, &wrong));
     TRY(bench_summarise(b, samples, a->n, own_ns, wrong, out_result));
+    TRY(measure_backward(b, a->n, a->batch, samples, out_result));
     return measure_plain(b, a->n, a->batch, samples, out_result);
 }
 

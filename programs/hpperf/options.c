@@ -26,6 +26,7 @@ enum key {
     KEY_STREAM,
     KEY_WIRE,
     KEY_LATENCY,
+    KEY_BACKWARD,
     KEY_JSON,
     KEY_PIN,
     KEY_ROOT,
@@ -80,6 +81,8 @@ static const struct argp_option rows[] = {
      0},
     {"plain", KEY_PLAIN, 0, 0,
      "in turns with plain copies between two ranks: of all_gather and all_to_all", 0},
+    {"backward", KEY_BACKWARD, "identity|sum", 0,
+     "in turns with the backward of the call, that of all_reduce in this mode", 0},
     {0, 0, 0, 0, "In turns with another library, on as many ranks:", 0},
     {"beside", KEY_BESIDE, "PEER", 0, BESIDE_NAMES, 0},
     {"pairs", KEY_PAIRS, "N", 0, "turns of each, for each size (default 9)", 0},
@@ -181,6 +184,15 @@ static hp_status parse_wire(const char *text, hp_wire *out) {
     return HP_OK;
 }
 
+static hp_status parse_backward(const char *text, hp_backward_mode *out) {
+    static const char *const modes[] = {"identity", "sum"};
+    const int found = FIND(text, modes);
+    if (found < 0)
+        return expect_one_of("--backward", "identity or sum", text);
+    *out = (hp_backward_mode)found;
+    return HP_OK;
+}
+
 /* ---- the line ---- */
 
 typedef struct command_line {
@@ -251,6 +263,9 @@ static hp_status parse_value(int key, const char *text, command_line *line) {
         return parse_int("--batch", text, 1, 10000, &o->batch);
     case KEY_LATENCY:
         return parse_latency(text, line);
+    case KEY_BACKWARD:
+        o->has_backward = true;
+        return parse_backward(text, &o->backward);
     case KEY_PIN:
         return parse_pin(text, &o->pin);
     case KEY_BESIDE:
@@ -334,6 +349,7 @@ static hp_status check_beside(const options *o) {
                       : o->misalign_bytes        ? "--misalign"
                       : o->n_groups > 1          ? "--group-split"
                       : o->on_stream             ? "--stream"
+                      : o->has_backward          ? "--backward"
                                                  : NULL;
     if (o->beside && odd)
         return fail(HP_ERR_ARGUMENT, "expected no %s with --beside", odd);
@@ -364,6 +380,12 @@ static hp_status check_together(const command_line *line) {
         return HP_OK;
     if (line->has_what && line->has_latency)
         return fail(HP_ERR_ARGUMENT, "expected no collective with --latency");
+    if (o->has_backward && line->has_latency)
+        return fail(HP_ERR_ARGUMENT, "expected no --backward with --latency");
+    if (o->has_backward && o->is_in_place && o->reduce != HP_SUM && o->reduce != HP_AVG)
+        return fail(HP_ERR_ARGUMENT,
+                    "expected no --in-place with --backward and -o max or min, which look at the "
+                    "input again");
     if (!line->has_what && !line->has_latency)
         return fail(HP_ERR_ARGUMENT, "expected a collective, like all_reduce; see hpperf --help");
     if (o->most_bytes < o->least_bytes)

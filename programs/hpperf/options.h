@@ -36,6 +36,8 @@ typedef struct options {
     int pairs_ms;                      /* more pairs while a size has taken less; 0: none */
     double enough[OPTIONS_MOST_SIZES]; /* the i-th size ends with two pairs of this ratio */
     int n_enough;                      /* the last holds for the others too; 0: none ends */
+    bool has_backward;
+    hp_backward_mode backward; /* of all_reduce */
     bool is_classic, is_private, is_in_place, on_stream, checks, as_json, is_quiet, is_plain;
     pin pin;
     bool wants_help, wants_version;

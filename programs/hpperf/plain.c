@@ -3,10 +3,9 @@
  * hpperf/plain.c - what put, get and signal cost beside a plain copy and a plain spin.
  *
  * The same bytes go the same way by memcpy on the pointers that hp_symm_pointer gives, and the same
- * word is stored and spun on, by the same processes, in turns with the library's calls: rounds of a
- * fifth of the iterations each. The ratio is the median over the rounds of ours / plain.
+ * word is stored and spun on, by the same processes, in turns with the library's calls: see
+ * bench_turns. The ratio is ours / plain.
  */
-#include "../perf/median.h"
 #include "bench.h"
 #include "fail.h"
 
@@ -14,8 +13,6 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
-
-enum { ROUNDS = 5 };
 
 /* Where the calls reach, as seen here. */
 typedef struct places {
@@ -108,18 +105,8 @@ static int most(void *self, double *x, int n) {
     return bench_timed(b).most(b, x, n);
 }
 
-static hp_status one_round(const timed *ours, const timed *theirs, int n, int batch,
-                           double *samples, double *out_ours_ns, double *out_plain_ns) {
-    double own_ns;
-    TRY((hp_status)timed_run(ours, n, batch, samples, &own_ns));
-    *out_ours_ns = median(samples, n);
-    TRY((hp_status)timed_run(theirs, n, batch, samples, &own_ns));
-    *out_plain_ns = median(samples, n);
-    return HP_OK;
-}
-
 hp_status measure_plain(bench *b, int n, int batch, double *samples, result *out) {
-    double plain_ns[ROUNDS], ratios[ROUNDS];
+    double ours_ns, plain_ns;
     out->plain_us = out->over_plain = NAN;
     if (b->o->is_plain)
         return measure_exchange(b, n, batch, samples, out);
@@ -136,12 +123,7 @@ hp_status measure_plain(bench *b, int n, int batch, double *samples, result *out
     theirs.most = most;
     theirs.fill = ours.fill ? fill : NULL;
     theirs.read = ours.read ? read : NULL;
-    for (int k = 0; k < ROUNDS; k++) {
-        double ours_ns;
-        TRY(one_round(&ours, &theirs, 1 + n / ROUNDS, batch, samples, &ours_ns, &plain_ns[k]));
-        ratios[k] = plain_ns[k] > 0 ? ours_ns / plain_ns[k] : NAN;
-    }
-    out->plain_us = median(plain_ns, ROUNDS) * (b->op->is_pairs ? 0.5e-3 : 1e-3);
-    out->over_plain = median(ratios, ROUNDS);
+    TRY(bench_turns(&ours, &theirs, n, batch, samples, &ours_ns, &plain_ns, &out->over_plain));
+    out->plain_us = plain_ns * (b->op->is_pairs ? 0.5e-3 : 1e-3);
     return HP_OK;
 }

@@ -70,6 +70,8 @@ void print_head(const bench *b) {
         printf(" %11s %11s %11s", "time us", "p99 us", "slowest us");
     if (has_plain(b))
         printf(" %9s %6s", "plain us", "over");
+    if (o->has_backward)
+        printf(" %11s %6s", "backward us", "over");
     printf(" %8s %8s %6s %6s\n", "algbw", "busbw", "moved", "wrong");
     fflush(stdout);
 }
@@ -90,6 +92,8 @@ static void print_table_row(const bench *b, const result *r) {
         printf(" %11.2f %11.2f", r->p99_us, r->slowest_us);
     if (has_plain(b))
         printf(" %9.2f %6.2f", r->plain_us, r->over_plain);
+    if (b->o->has_backward)
+        printf(" %11.2f %6.2f", r->backward_us, r->over_forward);
     printf(" %8.2f %8.2f", algbw(b, r), busbw(b, r));
     if (isnan(r->moved_over_bound))
         printf(" %6s", "-");
@@ -156,6 +160,10 @@ static void print_json_row(const bench *b, const result *r) {
     if (has_plain(b)) {
         json_number("plain_us", r->plain_us);
         json_number("over_plain", r->over_plain);
+    }
+    if (b->o->has_backward) {
+        json_number("backward_us", r->backward_us);
+        json_number("over_forward", r->over_forward);
     }
     json_peer(b, r);
     printf("}\n");

@@ -4,11 +4,11 @@
  *
  *     all_gather           reduce_scatter         all_reduce, SUM        all_reduce
  *     reduce_scatter       all_gather             all_reduce, IDENTITY   nothing moves
- *     all_to_all           itself, parts swapped  broadcast              a reduce_scatter whose
- *     send, recv           recv, send                                    parts are the root's alone
+ *     all_to_all           itself, parts swapped  broadcast              all_reduce, then zeros
+ *     send, recv           recv, send
  *
  * avg divides what there is least of: a gather's own part, in its place, which then is gathered in
- * place. Of max and min won.c is left with what the mirror brought.
+ * place. max and min: won.c.
  */
 #include "won.h"
 
@@ -20,7 +20,7 @@ static const hp_collective mirrors[] = {[HP_ALL_GATHER] = HP_REDUCE_SCATTER,
                                         [HP_ALL_REDUCE] = HP_ALL_REDUCE,
                                         [HP_ALL_TO_ALL] = HP_ALL_TO_ALL,
                                         [HP_ALL_TO_ALL_V] = HP_ALL_TO_ALL_V,
-                                        [HP_BROADCAST] = HP_REDUCE_SCATTER_V,
+                                        [HP_BROADCAST] = HP_ALL_REDUCE,
                                         [HP_BARRIER] = HP_BARRIER,
                                         [HP_SEND] = HP_RECV,
                                         [HP_RECV] = HP_SEND};
@@ -35,7 +35,7 @@ static hp_coll_call mirror_of(const hp_coll_backward_call *b) {
     m.in_offsets = b->forward->out_offsets;
     m.out_counts = b->forward->in_counts;
     m.out_offsets = b->forward->in_offsets;
-    m.op = m.op == HP_AVG && m.what == HP_ALL_REDUCE ? HP_AVG : HP_SUM;
+    m.op = m.op == HP_AVG && b->forward->what == HP_ALL_REDUCE ? HP_AVG : HP_SUM;
     m.stream = b->stream;
     return m;
 }
@@ -79,8 +79,15 @@ static hp_status keep_own(const hp_coll_backward_call *b, const hp_coll_call *m)
                                              b->forward->op == HP_AVG ? run.n : 1});
 }
 
+/* Small parts are divided when all have come: that takes less than to check the call twice. */
 static hp_status gather_divided(const hp_coll_backward_call *b, hp_coll_call *m) {
+    enum { SMALL = 1024 }; /* elements of a part */
+    const uint64_t n = m->group ? (uint64_t)hp_group_size(m->group) : 0;
     hpi_run run;
+    if (m->what == HP_ALL_GATHER && m->count <= SMALL) {
+        HP_TRY(hp_coll_run(m));
+        return do_own_step(b->stream, (own_step){m->out, m->out, n * m->count, m->dtype, (int)n});
+    }
     HP_TRY(hpi_coll_check_call(m, &run));
     unsigned char *own = m->out;
     if (own)
@@ -90,35 +97,25 @@ static hp_status gather_divided(const hp_coll_backward_call *b, hp_coll_call *m)
     return hp_coll_run(m);
 }
 
-/* A part for the root, and none for the others: what these had before it is not in what came. */
+/* What the others had before is not in what came: their gradient is zero. That they get the sum too
+ * has every core at work, and takes less time than a sum that the root makes alone. */
 static hp_status reduce_to_root(const hp_coll_backward_call *b, hp_coll_call *m) {
     hp_coll_call forward = *b->forward;
     hpi_run run;
-    forward.out = (void *)(uintptr_t)b->out_grad;
-    HP_TRY(hpi_coll_check_call(&forward, &run));
-    uint64_t *counts = hpi_alloc((size_t)run.n, sizeof *counts);
-    if (!counts)
-        return HP_ERR_MEMORY;
-    const bool is_root = run.rank == forward.rank;
-    counts[forward.rank] = forward.count;
-    m->count = is_root ? forward.count : 0;
-    m->in_counts = counts;
-    m->in_offsets = NULL;
-    m->out = is_root ? b->in_grad : NULL;
-    hp_status status = hp_coll_run(m);
-    hpi_free(counts);
-    if (status == HP_OK && !is_root && b->in_grad)
-        status =
-            do_own_step(b->stream, (own_step){NULL, b->in_grad, forward.count, forward.dtype, 1});
-    return status;
+    forward.out = b->in_grad;
+    HP_TRY(hpi_coll_check_call(&forward, &run)); /* which names a root that is none */
+    m->wire_result = 0;
+    HP_TRY(hp_coll_run(m));
+    if (run.rank == forward.rank)
+        return HP_OK;
+    return do_own_step(b->stream, (own_step){NULL, b->in_grad, forward.count, forward.dtype, 1});
 }
 
-static hp_status to_winners(const hp_coll_backward_call *b, hp_coll_call *m) {
-    const bool moves = m->what != HP_ALL_REDUCE || b->mode == HP_BACKWARD_SUM;
+static hp_status to_winners(const hp_coll_backward_call *b, const hp_coll_call *m) {
     hpi_won *won;
     HP_TRY(hpi_won_create(b, m, &won));
     hp_status status = HP_OK;
-    if (moves) {
+    if (m->what == HP_ALL_REDUCE && b->mode == HP_BACKWARD_SUM) {
         won->gradient = m->out;
         status = hp_coll_run(m);
     }

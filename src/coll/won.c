@@ -8,15 +8,15 @@
  *
  * A result is one of the contributions, bit by bit, or a NaN where one of them is, so that every
  * element has exactly one winner. It goes span by span, so that what is looked at twice is still in
- * a cache and the words of all ranks fit beside it. Of a reduce_scatter the results are gathered
- * first: each rank has but its own.
+ * a cache and the words of all ranks fit beside it. Of a reduce_scatter each rank has its own
+ * results and gradients, and they are gathered first, both at once.
  */
 #include "won.h"
 
 #include "staged/wire.h"
 
 enum {
-    SPAN = 32 << 10, /* elements, of all parts together */
+    SPAN = 16 << 10, /* elements, of all parts together */
     LEAST = 128,     /* of one part: whole words, whole blocks of a wire */
     WORD = 64
 };
@@ -67,10 +67,9 @@ static hp_status choose_wire(const hp_coll_call *f, hp_wire *out_wire) {
 
 static void lay_parts(hpi_won *w, const hp_coll_call *f) {
     uint64_t *counts = w->numbers, *begins = counts + w->n_parts, packed = 0;
-    const bool is_v = hpi_is_v(f->what);
     for (int i = 0; i < w->n_parts; i++) {
-        counts[i] = is_v ? f->in_counts[i] : f->count;
-        begins[i] = is_v && f->in_offsets ? f->in_offsets[i] : packed;
+        counts[i] = w->is_v ? f->in_counts[i] : f->count;
+        begins[i] = w->is_v && f->in_offsets ? f->in_offsets[i] : packed;
         packed += counts[i];
         w->longest = hpi_max(w->longest, counts[i]);
     }
@@ -100,6 +99,7 @@ hp_status hpi_won_create(const hp_coll_backward_call *b, const hp_coll_call *mir
                    .op = f->op,
                    .wire = wire,
                    .is_on_stream = b->stream != NULL,
+                   .is_v = hpi_is_v(f->what),
                    .n_parts = n_parts};
     lay_parts(w, f);
     *out_won = w;
@@ -115,7 +115,8 @@ typedef struct span {
     uint64_t size, most, words, at;
     uint64_t *own, *all;     /* [1 + n_parts * words]; the same of each rank */
     uint64_t *counts;        /* [n_parts], of this span */
-    unsigned char *results;  /* of all parts, packed; NULL: they lie at w->out */
+    uint64_t *doubled;       /* twice these */
+    unsigned char *results;  /* of each part, and its gradients, packed; or they lie at w->out */
     float *wide;             /* own contributions as the wire made them ... */
     unsigned char *narrowed; /* ... in the dtype; NULL without a wire */
 } span;
@@ -140,7 +141,8 @@ static uint64_t lay_out(span *s, unsigned char *memory) {
     s->own = take(memory, &at, word_bytes);
     s->all = take(memory, &at, word_bytes * (uint64_t)s->n);
     s->counts = take(memory, &at, n_parts * sizeof(uint64_t));
-    s->results = take(memory, &at, n_parts > 1 ? n_parts * s->most * s->size : 0);
+    s->doubled = take(memory, &at, n_parts * sizeof(uint64_t));
+    s->results = take(memory, &at, n_parts > 1 ? 2 * n_parts * s->most * s->size : 0);
     s->wide = take(memory, &at, has_wire * s->most * sizeof(float));
     s->narrowed = take(memory, &at, has_wire * s->most * s->size);
     return at;
@@ -150,22 +152,36 @@ static const unsigned char *at_element(const span *s, const unsigned char *base,
     return base ? base + element * s->size : NULL;
 }
 
-/* The results of this span, of every part. */
+static void copy(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+    if (bytes)
+        memcpy(to, from, bytes);
+}
+
+/* Of every part the results of this span, and behind them their gradients. */
 static hp_status get_results(span *s) {
     const hpi_won *w = s->w;
+    uint64_t begin = 0;
     for (int i = 0; i < w->n_parts; i++)
         s->counts[i] = w->numbers[i] > s->at ? hpi_min(w->numbers[i] - s->at, s->most) : 0;
     if (w->n_parts == 1)
         return HP_OK;
-    const hpi_coll c = {.in = at_element(s, w->out, s->at),
+    for (int i = 0; i < w->n_parts; i++) {
+        s->doubled[i] = 2 * s->counts[i];
+        begin += i < s->rank ? s->doubled[i] : 0;
+    }
+    unsigned char *own = s->results + begin * s->size;
+    const uint64_t bytes = s->counts[s->rank] * s->size;
+    copy(own, at_element(s, w->out, s->at), bytes);
+    copy(own + bytes, at_element(s, w->gradient, s->at), bytes);
+    const hpi_coll c = {.in = own,
                         .out = s->results,
-                        .count = s->counts[s->rank],
+                        .count = s->doubled[s->rank],
                         .blocks = 1,
                         .dtype = w->dtype,
                         .out_dtype = w->dtype,
-                        .out_counts = s->counts,
+                        .out_counts = s->doubled,
                         .wire = HP_WIRE_FULL};
-    return hpi_coll_run(w->group, HP_ALL_GATHER_V, &c, true, NULL);
+    return hpi_coll_run(w->group, w->is_v ? HP_ALL_GATHER_V : HP_ALL_GATHER, &c, true, NULL);
 }
 
 /* What this rank contributed to the elements from `begin` on. */
@@ -190,7 +206,7 @@ static hp_status mark_own(const span *s) {
             continue;
         HP_TRY(contributed(s, begin, count, &mine));
         hpi_same_values(w->dtype, mine, result, s->own + 1 + (uint64_t)i * s->words, count);
-        result += count * s->size;
+        result += 2 * count * s->size;
     }
     return HP_OK;
 }
@@ -243,11 +259,16 @@ static void leave_to_lower(const span *s) {
 
 static void keep_own(const span *s) {
     const hpi_won *w = s->w;
+    const unsigned char *pair = s->results;
     for (int i = 0; i < w->n_parts; i++) {
         const uint64_t offset = (w->numbers[w->n_parts + i] + s->at) * s->size;
-        if (s->counts[i])
-            hpi_keep_values(w->dtype, s->own + 1 + (uint64_t)i * s->words, w->gradient + offset,
+        const uint64_t bytes = s->counts[i] * s->size;
+        const unsigned char *gradient =
+            w->n_parts == 1 ? at_element(s, w->gradient, s->at) : pair + bytes;
+        if (bytes)
+            hpi_keep_values(w->dtype, s->own + 1 + (uint64_t)i * s->words, gradient,
                             w->in_grad + offset, s->counts[i]);
+        pair += 2 * bytes;
     }
 }
 
@@ -280,7 +301,9 @@ hp_status hpi_won_run(void *won) {
     s.words = s.most / WORD;
     if (w->is_on_stream)
         hpi_thread_never_spins();
-    unsigned char *memory = hpi_alloc_aligned(64, lay_out(&s, NULL));
+    _Alignas(64) unsigned char few[4096]; /* what a small call needs */
+    const uint64_t bytes = lay_out(&s, NULL);
+    unsigned char *memory = bytes <= sizeof few ? few : hpi_alloc_aligned(64, bytes);
     if (!memory) {
         hpi_group_fail(w->group); /* the others will wait for this rank */
         return HP_ERR_MEMORY;
@@ -288,6 +311,7 @@ hp_status hpi_won_run(void *won) {
     lay_out(&s, memory);
     memset(s.own, 0, stride_of(&s) * sizeof *s.own);
     const hp_status status = run_spans(&s);
-    hpi_free(memory);
+    if (memory != few)
+        hpi_free(memory);
     return status;
 }

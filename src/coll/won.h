@@ -13,12 +13,12 @@ typedef struct hpi_won {
     hp_group *group;
     const char *name;              /* a literal: "all_reduce" */
     const unsigned char *in, *out; /* of the forward, as it left them */
-    const unsigned char *gradient; /* as long as `in`: for whoever has won */
-    unsigned char *in_grad;        /* maybe the same */
+    const unsigned char *gradient; /* of `out` */
+    unsigned char *in_grad;        /* of `in` */
     hp_dtype dtype;
     hp_reduce op;
     hp_wire wire; /* HP_WIRE_FULL, or what the forward rounded contributions to */
-    bool is_on_stream;
+    bool is_on_stream, is_v;
     int n_parts;        /* 1: `out` holds the results; else a part of them on each rank */
     uint64_t longest;   /* elements of a part */
     uint64_t numbers[]; /* counts, then begins, of the parts in `in`: [n_parts] each */

@@ -3,8 +3,8 @@
  * kernels/winners.h - who holds the value that won, a bit for each element, and what such bits
  * keep: the including file gets `winners`, a row for each size of elements.
  *
- * The inner loops run 64 times, as many as a word has bits, and the compiler makes vectors of them.
- * A value is its bits: -0 is not +0, and any NaN is a NaN.
+ * The inner loops run 64 times, as many as a word has bits, and the compiler makes vectors of them;
+ * AVX-512 has the bits as masks. A value is its bits: -0 is not +0, and any NaN is a NaN.
  */
 #ifndef HPI_WINNERS_H
 #define HPI_WINNERS_H
@@ -13,32 +13,86 @@
 
 enum { WORD = 64 };
 
+#define ANY(bits) typedef uint##bits##_t __attribute__((aligned(1), may_alias)) any##bits;
+ANY(8)
+ANY(16)
+ANY(32)
+ANY(64)
+
+#ifdef __AVX512BW__
+
+/* `lanes` elements a vector; `set` is what intrinsics call a broadcast of one. */
+#define WORDS(bits, lanes, set)                                                                    \
+    INLINE uint64_t same_word_##bits(const any##bits *a, const any##bits *b,                       \
+                                     uint##bits##_t infinity) {                                    \
+        const __m512i magnitude = _mm512_##set((int##bits##_t)(UINT##bits##_MAX >> 1));            \
+        const __m512i most = _mm512_##set((int##bits##_t)infinity);                                \
+        uint64_t word = 0;                                                                         \
+        for (int i = 0; i < WORD; i += lanes) {                                                    \
+            const __m512i x = _mm512_loadu_si512(a + i), y = _mm512_loadu_si512(b + i);            \
+            const __m512i least = _mm512_min_epu##bits(_mm512_and_si512(x, magnitude),             \
+                                                       _mm512_and_si512(y, magnitude));            \
+            const uint64_t same =                                                                  \
+                _mm512_cmpeq_epi##bits##_mask(x, y) | _mm512_cmpgt_epu##bits##_mask(least, most);  \
+            word |= same << i;                                                                     \
+        }                                                                                          \
+        return word;                                                                               \
+    }                                                                                              \
+    INLINE void keep_word_##bits(uint64_t word, const any##bits *from, any##bits *to, int n) {     \
+        const uint64_t there = n == WORD ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1;                  \
+        for (int i = 0; i < n; i += lanes) {                                                       \
+            const __mmask##lanes in = (__mmask##lanes)(there >> i);                                \
+            const __m512i v =                                                                      \
+                _mm512_maskz_loadu_epi##bits(in & (__mmask##lanes)(word >> i), from + i);          \
+            _mm512_mask_storeu_epi##bits(to + i, in, v);                                           \
+        }                                                                                          \
+    }
+WORDS(8, 64, set1_epi8)
+WORDS(16, 32, set1_epi16)
+WORDS(32, 16, set1_epi32)
+WORDS(64, 8, set1_epi64)
+
+#else
+
 /* Eight bytes of 0 or 1 to eight bits: the product moves byte i to bit i of the upper byte. */
 INLINE uint64_t bits_of_flags(const uint8_t *flags) {
     uint64_t word = 0;
     for (unsigned i = 0; i < WORD; i += 8) {
-        const uint8_t *f = flags + i;
-        const uint64_t low =
-            (uint64_t)f[0] | (uint64_t)f[1] << 8 | (uint64_t)f[2] << 16 | (uint64_t)f[3] << 24;
-        const uint64_t high =
-            (uint64_t)f[4] | (uint64_t)f[5] << 8 | (uint64_t)f[6] << 16 | (uint64_t)f[7] << 24;
-        word |= ((low | high << 32) * UINT64_C(0x0102040810204080)) >> 56 << i;
+        uint64_t eight = 0;
+        for (unsigned k = 0; k < 8; k++)
+            eight |= (uint64_t)flags[i + k] << 8 * k;
+        word |= (eight * UINT64_C(0x0102040810204080)) >> 56 << i;
     }
     return word;
 }
 
-/* Of elements of `bits` bits, at any address. A magnitude above `infinity` is a NaN. */
-#define WINNER(bits)                                                                               \
-    typedef uint##bits##_t __attribute__((aligned(1), may_alias)) any##bits;                       \
+#define WORDS(bits)                                                                                \
     INLINE uint64_t same_word_##bits(const any##bits *a, const any##bits *b,                       \
                                      uint##bits##_t infinity) {                                    \
-        const uint##bits##_t magnitude = (uint##bits##_t) - 1 >> 1;                                \
+        const uint##bits##_t magnitude = UINT##bits##_MAX >> 1;                                    \
         uint8_t flags[WORD];                                                                       \
         for (int i = 0; i < WORD; i++)                                                             \
             flags[i] = (a[i] == b[i]) |                                                            \
                        (((a[i] & magnitude) > infinity) & ((b[i] & magnitude) > infinity));        \
         return bits_of_flags(flags);                                                               \
     }                                                                                              \
+    INLINE void keep_word_##bits(uint64_t word, const any##bits *from, any##bits *to, int n) {     \
+        for (int begin = 0; begin < n; begin += WORD / 2) {                                        \
+            const uint32_t half = (uint32_t)(word >> begin); /* has shifts by lane */              \
+            for (int i = 0; i < WORD / 2 && begin + i < n; i++)                                    \
+                to[begin + i] =                                                                    \
+                    (uint##bits##_t)(from[begin + i] & (0 - (uint##bits##_t)(half >> i & 1)));     \
+        }                                                                                          \
+    }
+WORDS(8)
+WORDS(16)
+WORDS(32)
+WORDS(64)
+
+#endif
+
+/* Of elements of `bits` bits, at any address. A magnitude above `infinity` is a NaN. */
+#define WINNER(bits)                                                                               \
     static void same_##bits(const void *a, const void *b, uint64_t infinity, uint64_t *out,        \
                             uint64_t count) {                                                      \
         const any##bits *x = a, *y = b;                                                            \
@@ -51,10 +105,6 @@ INLINE uint64_t bits_of_flags(const uint8_t *flags) {
             *out = same_word_##bits(left[0], left[1], (uint##bits##_t)infinity) &                  \
                    ((UINT64_C(1) << count) - 1);                                                   \
         }                                                                                          \
-    }                                                                                              \
-    INLINE void keep_word_##bits(uint64_t word, const any##bits *from, any##bits *to, int n) {     \
-        for (int i = 0; i < n; i++)                                                                \
-            to[i] = from[i] & (uint##bits##_t) - (uint##bits##_t)(word >> i & 1);                  \
     }                                                                                              \
     static void keep_##bits(const uint64_t *in, const void *from, void *to, uint64_t count) {      \
         const any##bits *f = from;                                                                 \
