@@ -60,7 +60,10 @@ training() {
     # from the newest checkpoint on, with half of the replicas and as many tokens
     jq -es 'map(select(.event == "begin")) | .[0].n_replicas == 2 and .[-1].n_replicas == 1 and .[-1].first_step >= 120 and
         .[-1].tokens_per_step == .[0].tokens_per_step' "$log" >/dev/null || fail "$mpi: $(grep begin "$log" | cut -c 1-600)"
-    # the losses of a run that nothing has disturbed, to rounding
+    # on two hosts, the bits of one
+    cmp <(grep -o '"step": [0-9]*, "loss": [^,]*' "$out/whole.jsonl" | head -n 100) <(grep -o '"step": [0-9]*, "loss": [^,]*' "$log" | head -n 100) ||
+        fail "$mpi: expected the losses of one host"
+    # and then, to rounding, those of a run that nothing has disturbed
     jq -es --slurpfile whole "$out/whole.jsonl" '[map(select(.event == "step")) | .[] | {(.step | tostring): .loss}] | add |
         length == 400 and (. as $seen | all($whole[] | select(.event == "step"); ($seen[.step | tostring] - .loss | fabs) < 0.02))' \
         "$log" >/dev/null || fail "$mpi: expected the losses of an undisturbed run, given $(tail -n 2 "$log") and $(tail -n 2 "$out/whole.jsonl")"

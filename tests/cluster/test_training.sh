@@ -63,7 +63,8 @@ for mpi in openmpi mpich; do
         for comm in per-param fused fused-zero-copy mapped auto; do
             [ $mesh.$comm != 1x4.mapped ] || continue # memory that no two hosts share
             name=$mpi.$mesh.$comm
-            train "$name" $cluster mpirun $mpi 2 -- --mesh $mesh --comm $comm
+            # as if all were on one host
+            train "$name" $cluster mpirun $mpi 2 env LOCAL_WORLD_SIZE=4 LOCAL_RANK=0 -- --mesh $mesh --comm $comm
             jq -es --arg mesh $mesh 'map(select(.event == "begin")) | .[0].n_ranks == 4 and "\(.[0].n_replicas)x\(.[0].n_shards)" == $mesh' \
                 "$out/$name.jsonl" >/dev/null || fail "$name: expected four ranks as $mesh"
             same "$name"

@@ -33,6 +33,18 @@ static void ranks_of_two_nodes(void **state) {
     ranks_run_nodes(N, PER_NODE, where_ranks_are, NULL);
 }
 
+/* What launchers say of a host, all of it wrong. */
+static void S16_nodes_are_found_not_told(void **state) {
+    static const char *const names[] = {"LOCAL_WORLD_SIZE", "LOCAL_RANK",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        setenv(names[i], "6", 1);
+    ranks_run_nodes(N, PER_NODE, where_ranks_are, NULL);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        unsetenv(names[i]);
+}
+
 /* Each says its world rank, and a number of the round. */
 static void exchange(hp_group *group, uint64_t round) {
     const uint64_t mine[2] = {(uint64_t)hp_world_rank(hp_group_world(group)), round};
@@ -221,9 +233,13 @@ static void a_job_without_a_transport(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_of_two_nodes),        cmocka_unit_test(groups_that_span),
-        cmocka_unit_test(split_and_meshes),          cmocka_unit_test(messages_between_nodes),
-        cmocka_unit_test(calls_that_differ),         cmocka_unit_test(memory_of_a_group_that_spans),
+        cmocka_unit_test(ranks_of_two_nodes),
+        cmocka_unit_test(S16_nodes_are_found_not_told),
+        cmocka_unit_test(groups_that_span),
+        cmocka_unit_test(split_and_meshes),
+        cmocka_unit_test(messages_between_nodes),
+        cmocka_unit_test(calls_that_differ),
+        cmocka_unit_test(memory_of_a_group_that_spans),
         cmocka_unit_test(a_job_without_a_transport),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
