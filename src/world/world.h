@@ -77,8 +77,7 @@ bool hpi_term_is_over(const hp_world *world, hpi_term term);
 
 /* Channels of a group. Each (group, channel, rank) is one line that nothing else touches. */
 enum {
-    HPI_LINE_ENTER = 0,   /* fsdp: where this rank stands, of a group for that alone; coll: of an
-                             inner group, which of its calls this rank has come to */
+    HPI_LINE_ENTER = 0,   /* fsdp: where this rank stands, of a group for that alone */
     HPI_LINE_READ = 1,    /* coll: "I have finished reading for collective k" */
     HPI_LINE_CHUNK = 2,   /* coll: progress inside a collective */
     HPI_LINE_SETUP = 3,   /* world, symm: small exchanges of set-up calls */

@@ -138,6 +138,10 @@ uint64_t hpi_longest(const hpi_across *a, const uint64_t *counts) {
     return longest;
 }
 
+hp_status hpi_across_inner(hpi_across *a, hp_collective what, const hpi_coll *c) {
+    return hpi_coll_run(a->inner, what, c, true, NULL);
+}
+
 /* ---- one collective ---- */
 
 /* All of this node have come, then of the others; then those here have been told so. */

@@ -87,7 +87,6 @@ struct hpi_across {
     unsigned char nothing[1];            /* stands for operands without an element */
     uint64_t sent_bytes, received_bytes; /* of the last collective */
     hpi_algorithm row;                   /* that it ran by */
-    uint64_t n_inner;                    /* inner calls that this rank has come to */
     const hpi_run *run;                  /* the collective that runs */
 };
 
@@ -128,15 +127,11 @@ hp_status hpi_land(hpi_across *a, int list, int until);
 static inline hp_status hpi_land_all(hpi_across *a, int list) {
     return hpi_land(a, list, a->flights[list].n);
 }
-/* A packet that is under way; NULL: there is none. To be set to NULL when it is over. */
-hpi_transfer **hpi_find_flying(hpi_across *a);
 /* A list begins anew; all of it has landed. */
 void hpi_flights_forget(hpi_across *a, int list);
 /* All are over, or given up. */
 void hpi_flights_end(hpi_across *a);
 void hpi_flights_free(hpi_across *a);
-
-/* ---- beside.c ---- */
 
 /* A collective of the members on this node, drained. */
 hp_status hpi_across_inner(hpi_across *a, hp_collective what, const hpi_coll *c);

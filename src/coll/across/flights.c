@@ -82,29 +82,19 @@ hp_status hpi_land(hpi_across *a, int list, int until) {
     return HP_OK;
 }
 
-hpi_transfer **hpi_find_flying(hpi_across *a) {
-    for (int list = 0; list < HPI_N_FLIGHTS; list++) {
-        hpi_flights *f = &a->flights[list];
-        for (; f->n_over < f->n_packets; f->n_over++)
-            if (f->at[f->n_over])
-                return &f->at[f->n_over];
-    }
-    return NULL;
-}
-
 void hpi_flights_forget(hpi_across *a, int list) {
     hpi_flights *f = &a->flights[list];
     f->n = f->n_landed = f->n_packets = f->n_over = 0;
 }
 
 void hpi_flights_end(hpi_across *a) {
-    hpi_transfer **packet;
-    while ((packet = hpi_find_flying(a))) {
-        hpi_remote_cancel(a->group, *packet);
-        *packet = NULL;
-    }
-    for (int list = 0; list < HPI_N_FLIGHTS; list++)
+    for (int list = 0; list < HPI_N_FLIGHTS; list++) {
+        const hpi_flights *f = &a->flights[list];
+        for (int i = f->n_over; i < f->n_packets; i++)
+            if (f->at[i])
+                hpi_remote_cancel(a->group, f->at[i]);
         hpi_flights_forget(a, list);
+    }
 }
 
 void hpi_flights_free(hpi_across *a) {
