@@ -13,12 +13,15 @@
 
 #include <hyperparallel/coll.h>
 #include <hyperparallel/symm.h>
+
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -241,6 +244,50 @@ static void test_every_allocation(void **state) {
     print_message("%d allocations failed, one at a time\n", n_lives);
 }
 
+/* ---- two nodes ------------------------------------------------------------------------------- */
+
+static void *start_and_leave(void *argument) {
+    const rank_of_job *r = argument;
+    hp_world *world;
+    hp_world_config config = HP_WORLD_CONFIG_INIT;
+    config.hub = r->job->hub;
+    config.rank = r->rank;
+    r->job->statuses[r->rank] = hp_world_create(&config, &world);
+    if (!r->job->statuses[r->rank])
+        hp_world_destroy(world);
+    return NULL;
+}
+
+/* Who fails before the nodes know each other costs the others the time of a start. */
+static void test_worlds_of_two_nodes(void **state) {
+    const int has_input = fcntl(STDIN_FILENO, F_GETFD);
+    uint64_t k = 0, made = 1;
+    (void)state;
+    setenv("HYPER_PARALLEL_START_TIMEOUT_MS", "150", 1);
+    while (k++ < made) {
+        job j = {0};
+        pthread_t threads[2];
+        rank_of_job ranks[2] = {{&j, 0}, {&j, 1}};
+        assert_int_equal(hp_hub_create(2, &j.hub), HP_OK);
+        assert_int_equal(hpi_hub_split(j.hub, 1), HP_OK);
+        const uint64_t before = hpi_alloc_count();
+        hpi_alloc_fail_after(k);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, start_and_leave, &ranks[i]), 0);
+        for (int i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+        made = hpi_alloc_count() - before;
+        hpi_alloc_fail_after(0);
+        hp_hub_destroy(j.hub);
+        if (k <= made && !j.statuses[0] && !j.statuses[1])
+            fail_msg("allocation %d failed, and nobody says so", (int)k);
+        assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), has_input); /* no other's was closed */
+    }
+    setenv("HYPER_PARALLEL_START_TIMEOUT_MS", "8000", 1);
+    print_message("%d allocations of two nodes failed\n", (int)k - 1);
+    assert_in_range(k, 20, 200);
+}
+
 /* ---- processes ------------------------------------------------------------------------------- */
 
 typedef struct pages {
@@ -294,6 +341,7 @@ static void test_processes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_allocation),
+        cmocka_unit_test(test_worlds_of_two_nodes),
         cmocka_unit_test(test_processes),
     };
     setenv("SYMMETRIC_MEMORY_HEAP_SIZE", "4M", 1);

@@ -22,10 +22,11 @@ static hp_status make_rows(hpi_beater *b) {
     b->left_ns = hpi_alloc((size_t)b->world->n_ranks, sizeof *b->left_ns);
     b->polls = hpi_alloc(n + 2, sizeof *b->polls);
     b->nodes = hpi_alloc(n, sizeof *b->nodes);
+    for (size_t node = 0; b->nodes && node < n; node++) /* first: beater_free closes them */
+        b->nodes[node].link.fd = -1;
     if (!b->ours || !b->n_read || !b->left_ns || !b->polls || !b->nodes)
         return HP_ERR_MEMORY;
     for (size_t node = 0; node < n; node++) {
-        b->nodes[node].link.fd = -1;
         b->nodes[node].is_over = (int)node == b->world->node_of[b->world->rank];
         b->nodes[node].told = hpi_alloc(n_local, sizeof *b->nodes[node].told);
         if (!b->nodes[node].told)
@@ -77,6 +78,16 @@ static hp_status find_leaders(const hp_world *world, hpi_heartbeat *h) {
     return HP_OK;
 }
 
+/* Those of earlier worlds are not ours. Before the cards are given: who has all of them goes on,
+ * and may write the first of this world. */
+static void skip_old_notices(hpi_beater *b) {
+    for (int i = 0; i < b->world->n_local; i++) {
+        const hpi_segment *segment = &b->world->segments[b->world->local[i]];
+        b->n_read[i] =
+            atomic_load_explicit(&hpi_segment_news(segment)->n_own, memory_order_acquire);
+    }
+}
+
 /* What this rank can do alone. */
 static hp_status prepare(hp_world *world, int *out_listen_fd, hpi_card *card) {
     hpi_heartbeat *h = world->heartbeat;
@@ -90,6 +101,7 @@ static hp_status prepare(hp_world *world, int *out_listen_fd, hpi_card *card) {
         if (h->beater->wake_fd < 0)
             return HPI_FAIL(HP_ERR_SYSTEM, "expected an eventfd: %s", strerror(errno));
         HP_TRY(make_rows(h->beater));
+        skip_old_notices(h->beater);
         HP_TRY(hpi_meeting_open(out_listen_fd, card));
         h->epoch = card->epoch;
     }
@@ -112,9 +124,6 @@ static hp_status begin(hp_world *world, int listen_fd, const hpi_card *all) {
     h->epoch = all[world->local[0]].epoch;
     if (!b)
         return HP_OK;
-    for (int i = 0; i < world->n_local; i++) /* those of earlier worlds are not ours */
-        b->n_read[i] = atomic_load_explicit(
-            &hpi_segment_news(&world->segments[world->local[i]])->n_own, memory_order_acquire);
     HP_TRY(hold_meeting(b, listen_fd, all));
     return hpi_beater_start(b);
 }

@@ -222,8 +222,10 @@ static void connect_on(const hpi_meeting *m, call *c, int node, uint64_t now_ns)
     const socklen_t length = address_of(card, c->address, &to);
     if (!connect(c->fd, &to.any, length) || errno == EISCONN)
         greet(m, c, node, now_ns);
-    else if ((errno != EINPROGRESS && errno != EALREADY && errno != EINTR) || now_ns > c->until_ns)
+    else if (errno != EINPROGRESS && errno != EALREADY && errno != EINTR)
         try_later(c, errno, card->n_addresses, now_ns);
+    else if (now_ns > c->until_ns)
+        try_later(c, ETIMEDOUT, card->n_addresses, now_ns);
 }
 
 static void begin_call(const hpi_meeting *m, call *c, int node, uint64_t now_ns) {
