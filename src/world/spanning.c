@@ -101,6 +101,7 @@ hp_status hpi_spanning_open(hp_group *group, bool is_carried) {
                         "expected a transport to carry %s, this job has none: it is started by "
                         "mpirun, or HYPER_PARALLEL_TRANSPORT names one",
                         group->name);
+    HP_TRY(name_messages(group, is_carried)); /* first: it counts, though what follows may fail */
     HP_TRY(make_nodes(group, is_carried));
     const int n_inner = hpi_node_size(group->nodes, group->nodes->mine);
     const int *members = group->nodes->members + group->nodes->begin[group->nodes->mine];
@@ -109,9 +110,7 @@ hp_status hpi_spanning_open(hp_group *group, bool is_carried) {
         return HP_ERR_MEMORY;
     for (int i = 0; i < n_inner; i++)
         ranks[i] = group->world_ranks[members[i]];
-    hp_status status = name_messages(group, is_carried);
-    if (!status)
-        status = hpi_group_create_inner(group, ranks, n_inner, &group->inner);
+    const hp_status status = hpi_group_create_inner(group, ranks, n_inner, &group->inner);
     hpi_free(ranks);
     return status;
 }
@@ -214,7 +213,8 @@ hp_status hpi_remote_wait(hp_group *group, hpi_transfer *transfer, uint64_t seq,
 
 /* ---- exchanges ------------------------------------------------------------------------------ */
 
-/* What goes before the words of a node's members. */
+/* What goes before the words of a node's members, as a message of its own: calls that differ may
+ * have other numbers of words. */
 typedef struct exchange_head {
     uint64_t check;
     uint64_t number; /* of the exchange on this group */
@@ -223,43 +223,55 @@ typedef struct exchange_head {
 } exchange_head;
 _Static_assert(sizeof(exchange_head) == 40, "sent between hosts");
 
+enum { HEAD, WORDS, N_MESSAGES };
+
 typedef struct exchange_part {
-    hpi_transfer *sent, *received;
+    hpi_transfer *received[N_MESSAGES];
     exchange_head *in; /* and the words behind it */
 } exchange_part;
 
 typedef struct spanning_exchange {
     hp_group *group;
     const char *operation;
-    size_t row_bytes;     /* of one member's words */
-    exchange_head *out;   /* what this rank sends: the words of its node */
-    exchange_part *parts; /* [n nodes] what others' nodes say */
-    hpi_transfer **sent;  /* [size] to members of other nodes */
+    size_t row_bytes;                  /* of one member's words */
+    exchange_head *out;                /* what this rank sends: the words of its node */
+    exchange_part *parts;              /* [n nodes] what others' nodes say */
+    hpi_transfer *(*sent)[N_MESSAGES]; /* [size] to members of other nodes */
 } spanning_exchange;
 
-static size_t message_bytes(const spanning_exchange *x, int node) {
-    return sizeof(exchange_head) + x->row_bytes * (size_t)hpi_node_size(x->group->nodes, node);
+static size_t words_bytes(const spanning_exchange *x, int node) {
+    return x->row_bytes * (size_t)hpi_node_size(x->group->nodes, node);
+}
+
+static hp_status post_part(spanning_exchange *x, int node, int from) {
+    exchange_part *part = &x->parts[node];
+    part->in = hpi_alloc(1, sizeof *part->in + words_bytes(x, node));
+    if (!part->in)
+        return HP_ERR_MEMORY;
+    HP_TRY(hpi_remote_receive(x->group, from, HPI_REMOTE_SETUP, part->in, sizeof *part->in,
+                              &part->received[HEAD]));
+    return hpi_remote_receive(x->group, from, HPI_REMOTE_SETUP, part->in + 1, words_bytes(x, node),
+                              &part->received[WORDS]);
+}
+
+static hp_status post_out(spanning_exchange *x, int to) {
+    HP_TRY(hpi_remote_send(x->group, to, HPI_REMOTE_SETUP, x->out, sizeof *x->out,
+                           &x->sent[to][HEAD]));
+    return hpi_remote_send(x->group, to, HPI_REMOTE_SETUP, x->out + 1,
+                           words_bytes(x, x->group->nodes->mine), &x->sent[to][WORDS]);
 }
 
 static hp_status post_parts(spanning_exchange *x) {
     hp_group *group = x->group;
     const hpi_nodes *nodes = group->nodes;
     const int place = nodes->place_of[group->rank];
-    for (int node = 0; node < nodes->n; node++) {
-        if (node == nodes->mine)
-            continue;
-        exchange_part *part = &x->parts[node];
-        part->in = hpi_alloc(1, message_bytes(x, node));
-        if (!part->in)
-            return HP_ERR_MEMORY;
-        HP_TRY(hpi_remote_receive(group, hpi_node_partner(nodes, node, place), HPI_REMOTE_SETUP,
-                                  part->in, message_bytes(x, node), &part->received));
-    }
+    for (int node = 0; node < nodes->n; node++)
+        if (node != nodes->mine)
+            HP_TRY(post_part(x, node, hpi_node_partner(nodes, node, place)));
     for (int i = 0; i < group->size; i++)
         if (nodes->node_of[i] != nodes->mine &&
             hpi_node_partner(nodes, nodes->mine, nodes->place_of[i]) == group->rank)
-            HP_TRY(hpi_remote_send(group, i, HPI_REMOTE_SETUP, x->out,
-                                   message_bytes(x, nodes->mine), &x->sent[i]));
+            HP_TRY(post_out(x, i));
     return HP_OK;
 }
 
@@ -294,11 +306,13 @@ static hp_status wait_parts(spanning_exchange *x) {
         exchange_part *part = &x->parts[node];
         if (node == nodes->mine)
             continue;
-        HP_TRY(wait_one(x->group, &part->received, x->out->number, x->operation));
+        HP_TRY(wait_one(x->group, &part->received[HEAD], x->out->number, x->operation));
         HP_TRY(check_head(x, part->in, node));
+        HP_TRY(wait_one(x->group, &part->received[WORDS], x->out->number, x->operation));
     }
-    for (int i = 0; i < x->group->size; i++)
-        HP_TRY(wait_one(x->group, &x->sent[i], x->out->number, x->operation));
+    for (int i = 0; i < N_MESSAGES * x->group->size; i++)
+        HP_TRY(wait_one(x->group, &x->sent[i / N_MESSAGES][i % N_MESSAGES], x->out->number,
+                        x->operation));
     return HP_OK;
 }
 
@@ -314,16 +328,20 @@ static void spread_words(const spanning_exchange *x, uint64_t *out_words) {
     }
 }
 
+static void cancel_all(hp_group *group, hpi_transfer *const *transfers) {
+    for (int i = 0; i < N_MESSAGES; i++)
+        if (transfers[i])
+            hpi_remote_cancel(group, transfers[i]);
+}
+
 static void exchange_close(spanning_exchange *x) {
     const hpi_nodes *nodes = x->group->nodes;
     for (int node = 0; x->parts && node < nodes->n; node++) {
-        if (x->parts[node].received)
-            hpi_remote_cancel(x->group, x->parts[node].received);
+        cancel_all(x->group, x->parts[node].received);
         hpi_free(x->parts[node].in);
     }
     for (int i = 0; x->sent && i < x->group->size; i++)
-        if (x->sent[i])
-            hpi_remote_cancel(x->group, x->sent[i]);
+        cancel_all(x->group, x->sent[i]);
     hpi_free(x->parts);
     hpi_free(x->sent);
     hpi_free(x->out);
@@ -331,7 +349,7 @@ static void exchange_close(spanning_exchange *x) {
 
 static hp_status exchange_open(spanning_exchange *x, int n_words) {
     const hpi_nodes *nodes = x->group->nodes;
-    x->out = hpi_alloc(1, message_bytes(x, nodes->mine));
+    x->out = hpi_alloc(1, sizeof *x->out + words_bytes(x, nodes->mine));
     x->parts = hpi_alloc((size_t)nodes->n, sizeof *x->parts);
     x->sent = hpi_alloc((size_t)x->group->size, sizeof *x->sent);
     if (!x->out || !x->parts || !x->sent)
