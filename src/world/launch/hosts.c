@@ -22,7 +22,7 @@ enum { BEAT_MS = 1000, LOOK_MS = 100 };
 /* ---- their names ---------------------------------------------------------------------------- */
 
 static bool is_this_machine(const char *name) {
-    static const char *const names[] = {"localhost", "127.0.0.1", "::1"};
+    static const char *const names[] = {"localhost", "127.0.0.1"};
     char own[256] = "";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
@@ -33,7 +33,8 @@ static bool is_this_machine(const char *name) {
 static hp_status take_host(hpi_hosts *hosts, char *word) {
     char *colon = strrchr(word, ':'), *end = NULL;
     const long n = colon ? strtol(colon + 1, &end, 10) : 1;
-    const bool is_bad = colon && (end == colon + 1 || *end || n < 1 || n > HPI_MAX_LOCAL);
+    const bool is_bad = colon && (colon != strchr(word, ':') || end == colon + 1 || *end || n < 1 ||
+                                  n > HPI_MAX_LOCAL); /* an address with colons needs a name */
     if (colon == word || !*word || *word == '-' || is_bad)
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected hosts as HOST:RANKS,... with 1 to %d ranks each, given \"%s\"",

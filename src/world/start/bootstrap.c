@@ -172,7 +172,8 @@ static hp_status check_machines(const hello *all, int n_ranks) {
         return HPI_FAIL_RANK(
             HP_ERR_UNSUPPORTED, first,
             "expected all ranks on the machine of rank 0 (%s), these are on others: "
-            "%s (rank %d on %s)",
+            "%s (rank %d on %s); over several machines a job is started by mpirun, srun or hprun "
+            "--hosts",
             all[0].host, others, first, all[first].host);
     return HP_OK;
 }
