@@ -272,6 +272,36 @@ static void ring_body(hp_world *world, void *argument) {
     free(out);
 }
 
+/* The thread that sends and the one that receives share the pieces that go to and fro. */
+static void at_once_body(hp_world *world, void *argument) {
+    enum { N_MESSAGES_EACH = 400, BYTES = 3000 };
+    const int rank = hp_world_rank(world);
+    unsigned char *out = allocate(N_MESSAGES_EACH * BYTES), *in = allocate(BYTES);
+    hp_stream *sending = NULL;
+    (void)argument;
+    RANK_OK(hp_stream_create(NULL, &sending));
+    for (uint64_t i = 0; i < N_MESSAGES_EACH; i++) {
+        hp_coll_call call = HP_COLL_CALL_INIT;
+        call.what = HP_SEND;
+        call.group = hp_world_group(world);
+        call.in = out + i * BYTES;
+        call.count = BYTES;
+        call.dtype = HP_INT8;
+        call.rank = 1 - rank;
+        call.stream = sending;
+        fill(out + i * BYTES, BYTES, 2 * i + (uint64_t)rank);
+        RANK_OK(hp_coll_run(&call));
+    }
+    for (uint64_t i = 0; i < N_MESSAGES_EACH; i++) {
+        RANK_OK(hp_recv(hp_world_group(world), in, BYTES, HP_INT8, 1 - rank));
+        RANK_CHECK(is_filled(in, BYTES, 2 * i + 1 - (uint64_t)rank));
+    }
+    RANK_OK(hp_stream_synchronize(sending));
+    hp_stream_destroy(sending);
+    free(in);
+    free(out);
+}
+
 /* Messages and collectives of one group go on beside each other. */
 static void beside_collectives_body(hp_world *world, void *argument) {
     enum { ROUNDS = 200 };
@@ -617,6 +647,7 @@ RUN(test_to_and_fro, 2, RANKS_THREADS, to_and_fro_body)
 RUN(test_to_and_fro_of_processes, 2, RANKS_PROCESSES, to_and_fro_body)
 RUN(test_ring_on_streams, 4, RANKS_THREADS, ring_body)
 RUN(test_ring_of_processes, 3, RANKS_PROCESSES, ring_body)
+RUN(test_at_once, 2, RANKS_THREADS, at_once_body)
 RUN(test_beside_collectives, 2, RANKS_THREADS, beside_collectives_body)
 RUN(test_busy, 2, RANKS_THREADS, busy_body)
 RUN(test_buffered, 2, RANKS_THREADS, buffered_body)
@@ -683,6 +714,7 @@ int main(void) {
         cmocka_unit_test(test_to_and_fro_of_processes),
         cmocka_unit_test(test_ring_on_streams),
         cmocka_unit_test(test_ring_of_processes),
+        cmocka_unit_test(test_at_once),
         cmocka_unit_test(test_beside_collectives),
         cmocka_unit_test(test_busy),
         cmocka_unit_test(test_buffered),

@@ -187,11 +187,13 @@ static hp_status send_piece(const hpi_letter *l, hpi_cell_kind kind, uint64_t pl
     return HP_OK;
 }
 
-/* A message that came in a piece was read: an answer may go there. */
+/* A message that came in a piece was read: an answer may go there. Where the own piece is, the
+ * thread that sends knows, and may be looking. */
 static void get_piece(const hpi_letter *l, hpi_cell_kind kind, uint64_t at) {
     hpi_pieces *p = &l->mailbox->pieces[l->peer];
     hpi_piece_of_two *piece = kind == HPI_CELL_LENT ? &p->peers : &p->own;
-    piece->at = at;
+    if (kind == HPI_CELL_LENT)
+        p->peers.at = at;
     const uint64_t n = atomic_load_explicit(&piece->n_came, memory_order_relaxed) + 1;
     atomic_store_explicit(&piece->n_came, n, memory_order_release); /* acquired by take_piece */
 }
