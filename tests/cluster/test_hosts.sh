@@ -14,12 +14,17 @@ fail() {
 
 # Does a connection from a to b come up within a second?
 is_joined() {
-    $cluster on b timeout 3 bash -c 'exec -a listener python3 -c "
+    rm -f "$HP_CLUSTER/listens"
+    $cluster on b timeout 5 bash -c 'exec -a listener python3 -c "
 import socket
 s = socket.create_server((\"\", 7777))
-s.accept()"' &
+print(flush=True)
+s.accept()"' >"$HP_CLUSTER/listens" &
     local listener=$! status=0
-    sleep 0.3
+    for _ in $(seq 60); do
+        [ ! -s "$HP_CLUSTER/listens" ] || break
+        sleep 0.05
+    done
     $cluster on a timeout 1 bash -c 'exec 3<>/dev/tcp/hpb/7777' 2>/dev/null || status=1
     kill $listener 2>/dev/null || true
     wait $listener 2>/dev/null || true
