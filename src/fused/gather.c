@@ -51,22 +51,21 @@ static hp_status target_of(hpi_fused_run *run, target *out) {
 }
 
 /* From now on rank i's block is the copy. */
-static hp_status copy_block(hpi_fused_run *run, const target *t, int i) {
+static void copy_block(const hpi_fused_run *run, const target *t, int i) {
     hpi_fused_state *s = run->state;
     const hp_fused_args *a = run->args;
-    HP_TRY(hpi_fused_hear(run, i));
     unsigned char *to = t->data + (uint64_t)hpi_rows_before(run, i) * t->stride * run->element;
     if (s->block[i] != to)
         hpi_fused_copy(to, t->stride * run->element, s->block[i], s->stride[i] * run->element,
                        (uint64_t)a->k * run->element, a->rows[i]);
     s->block[i] = to;
     s->stride[i] = t->stride;
-    return HP_OK;
 }
 
 static hp_status copy_blocks(hpi_fused_run *run, const target *t, int first, int end) {
+    HP_TRY(hpi_fused_hear_all(run, first, end));
     for (int i = first; i < end; i++)
-        HP_TRY(copy_block(run, t, i));
+        copy_block(run, t, i);
     return HP_OK;
 }
 
@@ -168,9 +167,10 @@ static hp_status run_piece(hpi_fused_run *run, const target *t, const hpi_fused_
  * library's, and the next call that needs its place waits. */
 static hp_status drain(hpi_fused_run *run) {
     const hpi_fused_state *s = run->state;
-    for (int k = 1; k < run->n && s->staged_seq != run->seq; k++) {
-        const int peer = (run->rank + k) % run->n;
-        HP_TRY(hpi_fused_wait(run, &s->shared[peer]->read.value, peer, run->seq));
+    for (int k = 0; k < 2 * run->n && s->staged_seq != run->seq; k++) {
+        const int i = hpi_fused_other(run, k);
+        if (i >= 0)
+            HP_TRY(hpi_fused_wait(run, &s->shared[i]->read.value, i, run->seq));
     }
     return HP_OK;
 }

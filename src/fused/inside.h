@@ -61,9 +61,11 @@ _Static_assert(sizeof(hpi_shared) == 640, "shared between processes");
 enum { HPI_TILE_SLOTS = 4, HPI_TILE_BYTES = 2 << 20 };
 _Static_assert(HPI_TILE_SLOTS *HPI_TILE_BYTES == 8 << 20, "fused.h says what a group takes");
 
-/* Ordinary memory that grows. */
+/* Ordinary memory that grows, in huge pages where it is large and the kernel has them: products
+ * read a line of many rows each, and would look up a page for every one. Pages that are never
+ * touched are never there. */
 typedef struct hpi_memory {
-    void *data;
+    void *allocation, *data;
     uint64_t bytes;
 } hpi_memory;
 
@@ -139,9 +141,23 @@ hp_status hpi_fused_say(hpi_fused_run *run);
  * Errors: MISMATCH, and those of a wait. */
 hp_status hpi_fused_hear(hpi_fused_run *run, int i);
 bool hpi_fused_has_come(const hpi_fused_run *run, int i);
+/* Ranks [first, end). */
+hp_status hpi_fused_hear_all(hpi_fused_run *run, int first, int end);
 /* Have all others come long ago? They can go on when this rank has copied their blocks, which takes
- * less than they have waited already. Then *out_is_late. */
+ * less than they have waited already. */
 bool hpi_fused_is_late(const hpi_fused_run *run);
+/* Others, in the order in which they are likely to come: for k from 0 while it is below 2 n; -1 is
+ * nobody. Who shares this core comes when it is given away, and by then the rest may be there. */
+static inline int hpi_fused_other(const hpi_fused_run *run, int k) {
+    const int i = (run->rank + k) % run->n;
+    const bool is_first_round = k < run->n;
+    if (i == run->rank)
+        return -1;
+    if (is_first_round && (hpi_world_can_spin(run->world) ||
+                           !hpi_world_is_beside(run->world, hp_group_world_rank(run->group, i))))
+        return -1;
+    return i;
+}
 /* Post a value of the own shared lines, and wait for rank i's. */
 void hpi_fused_post(hpi_fused_run *run, _Atomic uint64_t *own, uint64_t value);
 hp_status hpi_fused_wait(hpi_fused_run *run, const _Atomic uint64_t *word, int i, uint64_t value);

@@ -21,8 +21,10 @@ static uint64_t word_load(const _Atomic uint64_t *word) {
 
 void hpi_fused_post(hpi_fused_run *run, _Atomic uint64_t *own, uint64_t value) {
     atomic_store_explicit(own, value, memory_order_seq_cst);
-    for (int k = 1; k < run->n; k++)
-        hpi_world_wake(run->world, hp_group_world_rank(run->group, (run->rank + k) % run->n));
+    const int me = hp_group_world_rank(run->group, run->rank);
+    for (int k = 1; k < run->n; k++) /* those that sleep for somebody else sleep on */
+        hpi_world_wake_for(run->world, hp_group_world_rank(run->group, (run->rank + k) % run->n),
+                           me);
 }
 
 hp_status hpi_fused_wait(hpi_fused_run *run, const _Atomic uint64_t *word, int i, uint64_t value) {
@@ -191,6 +193,15 @@ hp_status hpi_fused_hear(hpi_fused_run *run, int i) {
     }
     s->is_heard[i] = true;
     return HP_OK;
+}
+
+hp_status hpi_fused_hear_all(hpi_fused_run *run, int first, int end) {
+    for (int k = 0; k < 2 * run->n; k++) {
+        const int i = hpi_fused_other(run, k);
+        if (i >= first && i < end)
+            HP_TRY(hpi_fused_hear(run, i));
+    }
+    return first <= run->rank && run->rank < end ? hpi_fused_hear(run, run->rank) : HP_OK;
 }
 
 #define LATE_NS UINT64_C(200000)

@@ -218,13 +218,15 @@ static bool is_made(const hpi_fused_run *run, const tile *t) {
 }
 
 static hp_status await_made(hpi_fused_run *run, const tile *t) {
-    for (int k = 1; k <= run->n; k++) {
-        const int i = (run->rank + k) % run->n;
+    const uint64_t number = run->state->n_tiles + (uint64_t)t->number;
+    for (int k = 0; k < 2 * run->n; k++) {
+        const int i = hpi_fused_other(run, k);
+        if (i < 0)
+            continue;
         HP_TRY(hpi_fused_hear(run, i));
-        HP_TRY(
-            hpi_fused_wait(run, made_by(run, i), i, run->state->n_tiles + (uint64_t)t->number + 1));
+        HP_TRY(hpi_fused_wait(run, made_by(run, i), i, number + 1));
     }
-    return HP_OK;
+    return hpi_fused_hear(run, run->rank);
 }
 
 /* Add what is mine of the tiles before number `until`. */
@@ -249,9 +251,10 @@ static hp_status await_slot(hpi_fused_run *run, adder *a, const tile *t) {
     const hpi_fused_state *s = run->state;
     const uint64_t number = s->n_tiles + (uint64_t)t->number;
     HP_TRY(add_until(run, a, t->number + 1 - HPI_TILE_SLOTS));
-    for (int k = 1; k < run->n && number >= HPI_TILE_SLOTS; k++) {
-        const int i = (run->rank + k) % run->n;
-        HP_TRY(hpi_fused_wait(run, &s->shared[i]->added.value, i, number + 1 - HPI_TILE_SLOTS));
+    for (int k = 0; k < 2 * run->n && number >= HPI_TILE_SLOTS; k++) {
+        const int i = hpi_fused_other(run, k);
+        if (i >= 0)
+            HP_TRY(hpi_fused_wait(run, &s->shared[i]->added.value, i, number + 1 - HPI_TILE_SLOTS));
     }
     return HP_OK;
 }
@@ -277,8 +280,7 @@ hp_status hpi_fused_run_scatter(hpi_fused_run *run) {
     while (next_tile(&all, &t))
         HP_TRY(make_tile(run, &a, &t));
     HP_TRY(add_until(run, &a, all.number));
-    for (int i = 0; i < run->n; i++)
-        HP_TRY(hpi_fused_hear(run, i));
+    HP_TRY(hpi_fused_hear_all(run, 0, run->n));
     s->n_tiles += (uint64_t)all.number;
     return hpi_group_listen(run->group, run->name);
 }

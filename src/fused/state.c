@@ -8,6 +8,10 @@
  */
 #include "inside.h"
 
+#include <sys/mman.h>
+
+enum { HUGE_BYTES = 2 << 20, HUGE_FROM_BYTES = 128 << 10 };
+
 static void leave(hp_group *group, hpi_outbox *box) {
     if (box)
         hpi_outbox_leave(group, box);
@@ -26,8 +30,8 @@ static void state_destroy(void *memory) {
     hpi_free(s->pieces);
     hpi_free(s->tile);
     hpi_free(s->scratch);
-    hpi_free(s->gathered.data);
-    hpi_free(s->sums.data);
+    hpi_free(s->gathered.allocation);
+    hpi_free(s->sums.allocation);
     hpi_free(s);
 }
 
@@ -92,11 +96,18 @@ hp_status hpi_fused_state_get(hp_group *group, hpi_fused_state **out_state) {
 hp_status hpi_fused_reserve(hpi_memory *memory, uint64_t bytes) {
     if (bytes <= memory->bytes)
         return HP_OK;
-    void *data = hpi_alloc(bytes, 1);
-    if (!data)
+    const bool is_large = bytes >= HUGE_FROM_BYTES;
+    const uint64_t room = is_large ? hpi_align_up(bytes, HUGE_BYTES) : bytes;
+    unsigned char *allocation = hpi_alloc(room + (is_large ? HUGE_BYTES : 0), 1);
+    if (!allocation)
         return HP_ERR_MEMORY;
-    hpi_free(memory->data);
-    *memory = (hpi_memory){data, bytes};
+    unsigned char *data = allocation;
+    if (is_large) {
+        data += -(uintptr_t)allocation % HUGE_BYTES;
+        (void)madvise(data, room, MADV_HUGEPAGE); /* it makes things faster, and nothing else */
+    }
+    hpi_free(memory->allocation);
+    *memory = (hpi_memory){allocation, data, room};
     return HP_OK;
 }
 
