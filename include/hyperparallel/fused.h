@@ -57,7 +57,8 @@ typedef struct hp_fused_args {
  * used again on return. */
 
 /* c [M][n] = gathered a [M][k] times b [k][n]. a: [rows[r]][k], in symmetric memory read where it
- * lies, in ordinary memory copied once; k is the same on all ranks, n and b each rank's own. */
+ * lies, else copied once, as small blocks are where ranks share cores; k is the same on all ranks,
+ * n and b each rank's own. */
 HP_MUST_CHECK hp_status hp_all_gather_matmul(const hp_fused_args *args);
 
 /* c [rows[r]][n] = block r of the sum over ranks of a [M][k] times b [k][n]. n is the same on all

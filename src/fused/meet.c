@@ -81,6 +81,14 @@ static hp_status stage(hpi_fused_run *run, uint64_t words[HPI_N_SAYS]) {
     return HP_OK;
 }
 
+/* Where ranks share cores a call that waits for its readers at the end waits for others to be given
+ * a core: it is cheaper to copy a small block for them. */
+static bool is_better_copied(const hpi_fused_run *run, uint64_t rows) {
+    enum { MOST_BYTES = 256 << 10 };
+    return !hpi_world_can_spin(run->world) &&
+           rows * (uint64_t)run->args->k * run->element <= MOST_BYTES;
+}
+
 static hp_status place_block(hpi_fused_run *run, uint64_t words[HPI_N_SAYS]) {
     const hp_fused_args *a = run->args;
     const uint64_t rows = (uint64_t)a->rows[run->rank];
@@ -88,7 +96,7 @@ static hp_status place_block(hpi_fused_run *run, uint64_t words[HPI_N_SAYS]) {
         return HP_OK;
     const uint64_t elements = (rows - 1) * (uint64_t)a->lda + (uint64_t)a->k;
     const hpi_place place = hpi_symm_place(run->world, a->a, elements * run->element);
-    if (!place.key)
+    if (!place.key || is_better_copied(run, rows))
         return stage(run, words);
     words[HPI_SAYS_KEY] = place.key;
     words[HPI_SAYS_OFFSET] = place.offset;

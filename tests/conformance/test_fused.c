@@ -549,7 +549,8 @@ static void death_body(hp_world *world, void *argument) {
     fused_case c = {.kind = *(const kind *)argument,
                     .rows = {8, 8, 8},
                     .n = 8,
-                    .k = 4,
+                    .k =
+                        8200, /* blocks that are read where they lie: rank 1 is needed to the end */
                     .dtype = HP_FP32,
                     .out_dtype = HP_FP32,
                     .is_symmetric = true,
