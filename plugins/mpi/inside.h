@@ -61,6 +61,7 @@ typedef struct lane {
     uint64_t n_payloads_sent;
     uint64_t n_payloads_open; /* sent and not done */
     bool has_failed;
+    bool is_silent; /* a payload that was given up did not come to its end */
     char why[WHY_BYTES];
 } lane;
 

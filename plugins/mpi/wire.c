@@ -8,6 +8,9 @@
 #include "inside.h"
 
 #include <inttypes.h>
+#include <time.h>
+
+enum { CANCEL_LOOK_NS = 100000, N_CANCEL_LOOKS = 300 }; /* some 50 ms */
 
 #define FAIL(w, status, peer, ...)                                                                 \
     ((void)(w)->host.fail((status), (peer), __func__, __FILE__, __LINE__, __VA_ARGS__), (status))
@@ -84,12 +87,34 @@ hp_status wire_test(wire *w, hpi_transfer *face) {
     return status;
 }
 
+static bool is_over(transfer *t) {
+    return atomic_load_explicit(&t->state, memory_order_relaxed) != UNDER_WAY;
+}
+
+/* MPI writes a payload that is given up all the same, into memory that its owner is about to free.
+ * It was sent together with its header, so it is through soon, where its sender lives: that is
+ * waited for, but not again of a peer that it was waited for in vain. */
+static bool await_payload(wire *w, transfer *t) {
+    lane *p = &w->lanes[t->face.peer];
+    const struct timespec pause = {.tv_nsec = CANCEL_LOOK_NS};
+    for (int i = 0; i < N_CANCEL_LOOKS && !is_over(t) && !p->is_silent; i++) {
+        pthread_mutex_unlock(&w->lock);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&w->lock);
+        if (!w->is_driven)
+            wire_move(w);
+    }
+    p->is_silent = !is_over(t);
+    return is_over(t);
+}
+
 hp_status wire_cancel(wire *w, hpi_transfer *face) {
     transfer *t = (transfer *)face;
     hp_status status = HP_OK;
     pthread_mutex_lock(&w->lock);
-    if (atomic_load_explicit(&t->state, memory_order_relaxed) != UNDER_WAY ||
-        wire_queue_drop(&w->posted, t) || wire_queue_drop(&w->lanes[face->peer].waiting, t))
+    if (is_over(t) || wire_queue_drop(&w->posted, t) ||
+        wire_queue_drop(&w->lanes[face->peer].waiting, t) ||
+        (!face->is_send && await_payload(w, t)))
         wire_give_back(w, t);
     else {
         t->is_given_up = true;

@@ -48,8 +48,9 @@ typedef struct hpi_transport {
      * what the network says, or MISMATCH when the message has another size than its receive. */
     hp_status (*test)(struct hpi_transport *t, hpi_transfer *transfer);
     /* Give a transfer up and back. HP_OK: its memory is free. HP_IN_PROGRESS: the network is in the
-     * middle of it, and uses the memory until the message is through or the transport is closed. A
-     * message whose receive was given up before it came is there for the next receive of its tag.
+     * middle of it, and uses the memory until the message is through or the transport is closed; of
+     * a receive that is so only where the rest has not come in some 50 ms. A message whose receive
+     * was given up before it came is there for the next receive of its tag.
      */
     hp_status (*cancel)(struct hpi_transport *t, hpi_transfer *transfer);
     /* Collective where all went well; where it is lost, or transfers are under way, local. */

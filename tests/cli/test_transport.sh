@@ -56,8 +56,8 @@ for mpi in openmpi mpich; do
     is_here $mpi || continue
     n_here=$((n_here + 1))
     echo "== $mpi"
-    works $mpi 2 about 0 0 random 1 60 order 80 0 sizes 0 0 cancel 0 0 unwatched 800 0 threads 3 0 reordered 2 60 \
-        missing 1 100
+    works $mpi 2 about 0 0 random 1 60 order 80 0 sizes 0 0 cancel 0 0 cut_off 80 0 unwatched 800 0 threads 3 0 \
+        reordered 2 60 missing 1 100
     grep -q "rank 1 of 2 on $(hostname), rank 0 on $(hostname): mpi-$mpi, .*, calls of any thread" \
         "$out/said" || fail "expected what the transport is"
     works $mpi 4 random 2 80 order 20 0 reordered 3 40 threads 2 0 missing 3 100

@@ -322,6 +322,43 @@ static void cancel_case(hpi_transport *t, uint64_t unused, uint64_t unused_too) 
     barrier(t);
 }
 
+/* A receive that was given up in the middle of its message writes nothing afterwards: it has taken
+ * all of it, or nothing. */
+static void cut_off_case(hpi_transport *t, uint64_t n, uint64_t unused) {
+    enum { BYTES = 4 << 20 };
+    char *data = calloc(1, BYTES), *before = calloc(1, BYTES);
+    hpi_transfer *transfer;
+    (void)unused;
+    memset(data, t->rank == 0 ? 'x' : 0, BYTES);
+    for (uint64_t i = 0; i < n; i++) {
+        hp_status status = HP_IN_PROGRESS;
+        barrier(t);
+        if (t->rank == 0)
+            EXPECT(send_now(t, 1, 12, data, BYTES) == HP_OK, "%s", last_message());
+        if (t->rank != 1)
+            continue;
+        memset(data, 0, BYTES);
+        EXPECT(t->post_recv(t, 0, 12, data, BYTES, &transfer) == HP_OK, "post");
+        for (uint64_t k = 0; k < i % 40 && status == HP_IN_PROGRESS; k++) {
+            hpi_sleep_ns(20000 * (i % 7));
+            status = t->test(t, transfer);
+        }
+        if (status == HP_IN_PROGRESS)
+            EXPECT(t->cancel(t, transfer) == HP_OK, "the rest to come soon");
+        const bool has_come = data[0];
+        memcpy(before, data, BYTES);
+        if (!has_come)
+            EXPECT(receive_now(t, 0, 12, data, BYTES) == HP_OK, "%s", last_message());
+        for (int at = 0; at < BYTES; at++) {
+            EXPECT(data[at] == 'x', "the message");
+            EXPECT(before[at] == (has_come ? 'x' : 0), "all or nothing at %d", at);
+        }
+    }
+    barrier(t);
+    free(before);
+    free(data);
+}
+
 /* ---- threads ----------------------------------------------------------------------------------
  */
 
@@ -511,11 +548,11 @@ static void about_case(hpi_transport *t, uint64_t unused, uint64_t unused_too) {
 static const struct {
     const char *name;
     void (*run)(hpi_transport *t, uint64_t a, uint64_t b);
-} cases[] = {{"about", about_case},         {"random", random_case}, {"order", order_case},
-             {"sizes", sizes_case},         {"cancel", cancel_case}, {"threads", threads_case},
-             {"large", large_case},         {"rate", rate_case},     {"latency", latency_case},
-             {"reordered", reordered_case}, {"kill", kill_case},     {"missing", missing_case},
-             {"unwatched", unwatched_case}};
+} cases[] = {{"about", about_case},         {"random", random_case},  {"order", order_case},
+             {"sizes", sizes_case},         {"cancel", cancel_case},  {"threads", threads_case},
+             {"large", large_case},         {"rate", rate_case},      {"latency", latency_case},
+             {"reordered", reordered_case}, {"kill", kill_case},      {"missing", missing_case},
+             {"unwatched", unwatched_case}, {"cut_off", cut_off_case}};
 
 static hpi_transport *open_transport(void) {
     hpi_options options;
