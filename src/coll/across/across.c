@@ -3,8 +3,9 @@
  * across.c - one collective of a group that spans nodes, from its call to its end.
  *
  * It is checked as any other; then members agree while the first data move, see agree.c. Whatever
- * is left of it when it ends, well or not, is waited for or given up, so that no peer reads or
- * writes an operand afterwards. A failure leaves members at different places: it fails the group.
+ * is left of it when it ends, well or not, is waited for or given up, so that nothing is written to
+ * an operand afterwards; but for what the network is cut off in the middle of, see `cancel` of
+ * transport.h. A failure leaves members at different places: it fails the group.
  */
 #include "across.h"
 
