@@ -309,6 +309,8 @@ static const kill_call kill_calls[] = {
     KILL_COLL("broadcast, large", HP_BROADCAST, KILL_LARGE, false, true, HP_WIRE_FULL),
     {"send, recv, small", kill_setup_coll, kill_once_send, HP_SEND, KILL_SMALL, false, false,
      HP_WIRE_FULL, false},
+    {"send, recv, medium", kill_setup_coll, kill_once_send, HP_SEND, KILL_MEDIUM, false, false,
+     HP_WIRE_FULL, false},
     {"send, recv, large", kill_setup_coll, kill_once_send, HP_SEND, KILL_LARGE, true, false,
      HP_WIRE_FULL, false},
     {"send, recv, large, ordinary", kill_setup_coll, kill_once_send, HP_SEND, KILL_LARGE, false,
@@ -423,7 +425,11 @@ static inline hp_status kill_run(kill_plan *p) {
     setenv("HYPER_PARALLEL_START_TIMEOUT_MS", ms, 1);
     setenv("SYMMETRIC_MEMORY_HEAP_SIZE", "16M", 1);
     p->job.grace_ms = kill_is_silent(p) ? 700 : 4000;
-    return fault_launch(&p->job);
+    const hp_status status = fault_launch(&p->job);
+    unsetenv("SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS"); /* jobs after it have time */
+    unsetenv("HYPER_PARALLEL_START_TIMEOUT_MS");
+    unsetenv("SYMMETRIC_MEMORY_HEAP_SIZE");
+    return status;
 }
 
 /* ---- what must hold -------------------------------------------------------------------------- */
