@@ -72,6 +72,13 @@ for what in put get signal; do
     perf 2 --latency $what -b 8 -e 300K -f 1000 "${few[@]}" --mode classic --stream
 done
 
+echo "== backwards, in turns with their calls"
+for what in all_gather "reduce_scatter -o max" "all_reduce --in-place" broadcast send_recv barrier "all_to_all --stream"; do
+    # shellcheck disable=SC2086 # words
+    perf 2 $what --sizes 300K "${few[@]}" --backward sum --json
+    grep -q '"backward_us": [0-9]' "$out/said" || fail "$what: expected the time of a backward"
+done
+
 echo "== plain copies, which bring the same values"
 for how in all_gather "all_gather --in-place" all_to_all; do
     # shellcheck disable=SC2086 # two words
@@ -152,6 +159,9 @@ refuses 2 'expected -d to be fp64' all_reduce -d fp8
 refuses 2 'expected -o to be sum' all_reduce -o prod
 refuses 2 'expected -d fp64, fp32, fp16 or bf16 with -o avg, given int32' all_reduce -d int32 -o avg
 refuses 2 'expected -d fp32, fp16 or bf16 with --wire, given fp64' all_reduce -d fp64 --wire bf16
+refuses 2 'expected --backward to be identity or sum, given "max"' all_reduce --backward max
+refuses 2 'expected no --in-place with --backward and -o max or min' all_reduce --in-place -o max --backward sum
+refuses 2 'expected no --backward with --latency' --latency get --backward sum
 refuses 2 'expected --plain with all_gather, or with all_to_all' all_reduce --plain
 refuses 2 'expected no --memory private with --plain' all_gather --plain --memory private
 refuses 3 'expected 2 ranks with --plain, given 3' all_gather --plain
