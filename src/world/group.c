@@ -249,10 +249,11 @@ hp_status hp_group_split(hp_group *parent, int color, int key, hp_group **out_gr
     return hpi_probe_end(&probe, status);
 }
 
-static hp_status duplicate(hp_group *group, hp_carrier carrier, hp_group **out_group) {
+static hp_status duplicate(hp_group *group, hp_carrier carrier, const char *call,
+                           hp_group **out_group) {
     const hpi_probe probe = hpi_probe_begin(HPI_EVENT_group_duplicate,
                                             hpi_world_journal(group->world), group->name, 0, 0);
-    hp_status status = hpi_group_enter(group, "hp_group_duplicate");
+    hp_status status = hpi_group_enter(group, call);
     if (status == HP_OK) {
         status = create(group->world, group->world_ranks, group->size, carrier, out_group);
         hpi_group_leave(group);
@@ -268,7 +269,7 @@ hp_status hp_group_duplicate(hp_group *group, hp_group **out_group) {
     if (!group || !out_group)
         return HPI_FAIL(HP_ERR_ARGUMENT,
                         "expected a group and a place for the new one, given NULL");
-    return duplicate(group, carrier_of(group), out_group);
+    return duplicate(group, carrier_of(group), __func__, out_group);
 }
 
 hp_status hp_group_duplicate_over(hp_group *group, hp_carrier carrier, hp_group **out_group) {
@@ -278,7 +279,7 @@ hp_status hp_group_duplicate_over(hp_group *group, hp_carrier carrier, hp_group 
                         "given %p, %d, %p",
                         HP_CARRIER_AUTO, HP_CARRIER_TRANSPORT, (void *)group, (int)carrier,
                         (void *)out_group);
-    return duplicate(group, carrier, out_group);
+    return duplicate(group, carrier, __func__, out_group);
 }
 
 /* ---- what a group is ---------------------------------------------------------------------- */
