@@ -248,9 +248,7 @@ static void test_cuts_do_not_show(void **state) {
 
 /* Of nodes that sum before they send, and of one that does not. */
 static void test_nodes_do_not_show(void **state) {
-    static const struct {
-        int n, per_node;
-    } jobs[] = {{2, 1}, {4, 2}, {4, 3}, {5, 4}};
+    static const struct { int n, per_node; } jobs[] = {{2, 1}, {4, 2}, {4, 3}, {5, 4}};
     (void)state;
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
         ranks_run_nodes(jobs[i].n, jobs[i].per_node, everything, NULL);
