@@ -8,12 +8,47 @@
 #include "inside.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <time.h>
 
 enum { CANCEL_LOOK_NS = 100000, N_CANCEL_LOOKS = 300 }; /* some 50 ms */
 
 #define FAIL(w, status, peer, ...)                                                                 \
     ((void)(w)->host.fail((status), (peer), __func__, __FILE__, __LINE__, __VA_ARGS__), (status))
+
+/* Open MPI writes into connections of peers that have died, and the signal of that would end a
+ * process which is about to learn who died: it is kept from whoever calls, and taken. */
+static void hold_pipe(sigset_t *out_before) {
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, out_before);
+}
+
+static void release_pipe(const sigset_t *before) {
+    sigset_t pipe;
+    const struct timespec now = {0};
+    if (sigismember(before, SIGPIPE))
+        return;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    (void)sigtimedwait(&pipe, NULL, &now);
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+static void move_quietly(wire *w) {
+    sigset_t before;
+    hold_pipe(&before);
+    wire_move(w);
+    release_pipe(&before);
+}
+
+static void start_quietly(wire *w) {
+    sigset_t before;
+    hold_pipe(&before);
+    wire_start(w);
+    release_pipe(&before);
+}
 
 /* ---- the table's functions ------------------------------------------------------------------ */
 
@@ -28,7 +63,7 @@ static hp_status post(wire *w, const hpi_transfer *face, char *data, hpi_transfe
             memcpy(t->packet.bytes, data, face->bytes);
         wire_queue_add(&w->posted, t);
         if (!w->is_driven)
-            wire_start(w);
+            start_quietly(w);
         *out_transfer = &t->face;
     }
     pthread_mutex_unlock(&w->lock);
@@ -61,7 +96,7 @@ static int look_at(wire *w, transfer *t) {
     int state = atomic_load_explicit(&t->state, memory_order_acquire);
     if (state != UNDER_WAY || w->is_driven || pthread_mutex_trylock(&w->lock))
         return state;
-    wire_move(w);
+    move_quietly(w);
     pthread_mutex_unlock(&w->lock);
     return atomic_load_explicit(&t->state, memory_order_acquire);
 }
@@ -102,7 +137,7 @@ static bool await_payload(wire *w, transfer *t) {
         nanosleep(&pause, NULL);
         pthread_mutex_lock(&w->lock);
         if (!w->is_driven)
-            wire_move(w);
+            move_quietly(w);
     }
     p->is_silent = !is_over(t);
     return is_over(t);
@@ -129,7 +164,7 @@ bool wire_drive(wire *w) {
         pthread_mutex_lock(&w->lock);
     else if (pthread_mutex_trylock(&w->lock))
         return true;
-    wire_move(w);
+    move_quietly(w);
     const bool is_busy = w->n_requests > 0 || w->posted.first;
     pthread_mutex_unlock(&w->lock);
     return is_busy;

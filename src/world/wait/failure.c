@@ -116,7 +116,16 @@ static void fail(hp_group *group, bool is_cancelled) {
         hpi_world_wake(group->world, group->world->rank); /* this rank's other threads */
 }
 
+/* Who was not heard in time is not met when the transport is closed, either. */
+static void give_up_transport(hp_group *group) {
+    hp_error record;
+    hp_last_error_get(&record);
+    if (group->world->transport && record.status == HP_ERR_TIMEOUT)
+        group->world->transport->is_lost = true;
+}
+
 void hpi_group_fail(hp_group *group) {
+    give_up_transport(group);
     fail(group, false);
 }
 
