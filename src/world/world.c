@@ -156,18 +156,21 @@ static hp_status map_ranks(hp_world *world, const hp_world_config *config,
 }
 
 static void say_started(const hp_world *world) {
+    char elsewhere[64] = "";
     uint64_t bytes = 0;
     cpu_set_t allowed;
     (void)hpi_world_segment(world, world->rank, &bytes);
-    HPI_SAY(world->journal, HPI_LOG_INFO, "world",
-            "start: %d rank%s on this node, %d on %d node%s, %s; %d cores allowed, ranks %s; %llu "
-            "bytes "
-            "of symmetric memory reserved; library %s (%s), pid %d",
-            world->n_local, world->n_local == 1 ? "" : "s", world->n_ranks, world->n_nodes,
-            world->n_nodes == 1 ? "" : "s", hpi_world_is_threads(world) ? "threads" : "processes",
-            sched_getaffinity(0, sizeof allowed, &allowed) ? 0 : CPU_COUNT(&allowed),
-            world->can_spin ? "spin" : "sleep", (unsigned long long)bytes, hp_version(),
-            hp_version_build(), (int)getpid());
+    if (world->n_nodes > 1)
+        snprintf(elsewhere, sizeof elsewhere, " of %d on %d nodes", world->n_ranks, world->n_nodes);
+    HPI_SAY(
+        world->journal, HPI_LOG_INFO, "world",
+        "start: %d rank%s on this node%s, %s; %d cores allowed, ranks %s; %llu bytes of symmetric "
+        "memory reserved; library %s (%s), pid %d",
+        world->n_local, world->n_local == 1 ? "" : "s", elsewhere,
+        hpi_world_is_threads(world) ? "threads" : "processes",
+        sched_getaffinity(0, sizeof allowed, &allowed) ? 0 : CPU_COUNT(&allowed),
+        world->can_spin ? "spin" : "sleep", (unsigned long long)bytes, hp_version(),
+        hp_version_build(), (int)getpid());
 }
 
 static hp_status open_transport(hp_world *world, hpi_identity *identity) {
