@@ -53,7 +53,7 @@ typedef struct own_step {
 static hp_status run_own_step(void *arguments) {
     const own_step *s = arguments;
     const uint64_t bytes = s->count * hp_dtype_size(s->dtype);
-    if (bytes == 0)
+    if (bytes == 0 || !s->to) /* who has elements has a place for them: checked */
         return HP_OK;
     if (!s->from)
         memset(s->to, 0, bytes);

@@ -309,7 +309,7 @@ static hp_status take_entered(request *q, const char *call, hp_symm *out_memory)
         status = take(q, out_memory);
         hpi_group_leave(q->group);
     }
-    if (status == HP_OK)
+    if (status == HP_OK && q->state)
         warn_when_full(q->state, journal);
     return hpi_probe_end(&probe, status);
 }

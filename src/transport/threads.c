@@ -71,6 +71,8 @@ static void list_add(list *l, post *p) {
 /* Take out the one that `at` points to. */
 static void list_remove(list *l, post **at) {
     post *p = *at;
+    if (!p) /* it is in no list */
+        return;
     *at = p->next;
     p->is_waiting = false;
     if (l->last == &p->next)

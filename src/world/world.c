@@ -221,7 +221,7 @@ static void give_up(hp_world *world, const hp_error *record) {
     if ((record->status == HP_ERR_PEER || record->status == HP_ERR_TIMEOUT) && world->segments)
         hpi_liveness_blame(world, record->world_rank);
     hp_group_destroy(world->group);
-    if (world->generation)
+    if (world->generation && world->segments)
         hpi_world_abandon(world);
     else if (!world->hub && world->segments && world->segments[world->rank].base)
         refuse(hpi_world_control(world, world->rank), HPI_LIFE_DEAD);

@@ -79,8 +79,14 @@ static void on_layout(hp_world *world, void *argument) {
     hp_group_destroy(made);
 }
 
+#ifdef __SANITIZE_THREAD__
+enum { LAYOUT_STEP = 3 }; /* ranks of other places do the same */
+#else
+enum { LAYOUT_STEP = 1 };
+#endif
+
 static void each_layout(group_body *body, uint64_t seed) {
-    for (int i = 0; i < N_LAYOUTS; i++) {
+    for (int i = 0; i < N_LAYOUTS; i += LAYOUT_STEP) {
         layout_run r = {&layouts[i], body, seed};
         ranks_run_nodes(layouts[i].n, layouts[i].per_node, on_layout, &r);
     }
