@@ -79,7 +79,7 @@ static void on_layout(hp_world *world, void *argument) {
     hp_group_destroy(made);
 }
 
-#ifdef __SANITIZE_THREAD__
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 enum { LAYOUT_STEP = 3 }; /* ranks of other places do the same */
 #else
 enum { LAYOUT_STEP = 1 };
