@@ -41,7 +41,7 @@ def parse():
     parser = argparse.ArgumentParser(description="Measure, and write docs/performance.md.")
     parser.add_argument("build", help="the build folder")
     parser.add_argument("--again", action="store_true",
-                        help="each row a second time, beside its strongest peer: 3 minutes")
+                        help="each row a second time, beside its strongest peer: 2 minutes")
     parser.add_argument("--part", default="", help="these alone: " + ", ".join(jobs.parts()))
     parser.add_argument("--quick", action="store_true", help="fewer sizes and pairs: 3 minutes")
     parser.add_argument("--missing", action="store_true", help="only what has no rows yet")
