@@ -93,6 +93,12 @@ for mpi in openmpi mpich; do
     [ "$(cd "$out" && cat try.?.?.of.2)" = "$(printf '2\n%.0s' 1 2 3 4)" ] ||
         fail "$mpi: expected two tries of two ranks with our options, given $(cd "$out" && head try.*)"
     grep -q '^hprun: mpirun (pid [0-9]*) ended with status 5$' "$out/said" || fail "$mpi: expected the reason"
+    if [ "$mpi" = mpich ]; then # docs/decisions/0016
+        # shellcheck disable=SC2016
+        expect 0 0 --hosts localhost:1 --mpi $mpi bash -c '[ "$UCX_RNDV_THRESH" = 65536 ]'
+        # shellcheck disable=SC2016
+        UCX_RNDV_THRESH=7 expect 0 0 --hosts localhost:1 --mpi $mpi bash -c '[ "$UCX_RNDV_THRESH" = 7 ]'
+    fi
     # shellcheck disable=SC2016
     expect 7 0 --hosts localhost:2 --mpi $mpi bash -c 'exit 7'
     expect 2 0 --hosts localhost:2 --mpi $mpi --max-restarts 2 bash -c 'exit 2'

@@ -131,6 +131,10 @@ static void fill_environment(const hpi_launcher *l, words *w) {
     add(w, "TORCHELASTIC_MAX_RESTARTS=%d", l->config->max_restarts);
     for (int i = 0; agent && i < N_AGENT_NAMES; i++)
         add(w, "%s=%s", agent_names[i], agent);
+    /* Over UCX and TCP the answer of a rendezvous waits behind what goes the other way: see
+     * docs/decisions/0016. Open MPI would not look at it. */
+    if (!strcmp(known[l->mpirun].mpi, "mpich") && !hpi_environment("UCX_RNDV_THRESH"))
+        add(w, "UCX_RNDV_THRESH=65536");
 }
 
 /* Is it for the ranks? Of what belongs to a host, as HOSTNAME or TMPDIR, nothing is. */
