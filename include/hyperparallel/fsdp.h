@@ -271,12 +271,21 @@ typedef struct hp_shard {
     int64_t begin, end;  /* rows along shard_dim (the flat scalar counts as one row), elements */
     uint64_t n_elements; /* of this shard */
     hp_dtype dtype;
-    const void *values;
+    const void *values; /* may be written between hp_fsdp_update_begin and end */
     const void *grad;
 } hp_shard;
 HP_MUST_CHECK hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard);
 
 /* ---- optimizers and clipping ---- */
+
+/* Around an update of the caller's own (another library's optimizer, a load): between the two he
+ * writes what he likes of hp_shard.values, each rank its own shards; padding is not his. From begin
+ * on no peer reads what is written; with end all that follows has the new weights, and what was
+ * accumulated is dropped. Between passes; no other call on the fsdp between the two (STATE), but
+ * hp_fsdp_destroy. Collective; ranks meet in begin at most where mapped parameters are still read.
+ */
+HP_MUST_CHECK hp_status hp_fsdp_update_begin(hp_fsdp *fsdp);
+HP_MUST_CHECK hp_status hp_fsdp_update_end(hp_fsdp *fsdp);
 
 typedef struct hp_optimizer_config {
     size_t size;         /* sizeof(hp_optimizer_config) */

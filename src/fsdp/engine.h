@@ -111,7 +111,7 @@ struct hp_fsdp {
     const char **unit_names;
     hpi_apply apply; /* of the running apply operations */
     void *apply_context;
-    bool in_pass, has_gradients;
+    bool in_pass, has_gradients, in_update;
     hp_pass pass;
     uint64_t grad_generation; /* rises with each hp_fsdp_end that leaves gradients */
     uint64_t n_updates;       /* of the weights: ranks that made as many have the same */
@@ -199,6 +199,8 @@ typedef enum hpi_hook {
     HPI_HOOK_HOLD, /* the same, and wait for it */
     HPI_HOOK_RESHARD,
     HPI_HOOK_END,
+    HPI_HOOK_UPDATE_BEGIN, /* until nobody reads weights any more: before HPI_HOOK_UPDATE, for a
+                            * caller who writes them himself */
     HPI_HOOK_UPDATE,
     HPI_HOOK_SCALE
 } hpi_hook;

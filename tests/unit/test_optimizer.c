@@ -8,6 +8,7 @@
  * alone).
  */
 #include "fsdp/optimize/optimizer.h"
+#include "support/tiny.h"
 #include "unit/varied_model.h"
 
 #include <math.h>
@@ -263,6 +264,118 @@ static void memory_is_taken_once(void **state) {
     ranks_run(1, RANKS_THREADS, memory, NULL);
 }
 
+/* ---- an update of the caller's own ----------------------------------------------------------- */
+
+typedef struct own_update {
+    tiny_config config;
+    int is_own;
+    uint64_t weights[3]; /* after each step, on rank 0 */
+} own_update;
+
+/* SGD, in the arithmetic of the library's. */
+static void write_shard(const hp_shard *shard, double learning_rate) {
+    const bool is_double = shard->dtype == HP_FP64;
+    for (uint64_t k = 0; shard->grad && k < shard->n_elements; k++)
+        if (is_double)
+            ((double *)(uintptr_t)shard->values)[k] -=
+                learning_rate * ((const double *)shard->grad)[k];
+        else
+            ((float *)(uintptr_t)shard->values)[k] -=
+                (float)learning_rate * ((const float *)shard->grad)[k];
+}
+
+static void write_shards(hp_fsdp *fsdp, double learning_rate) {
+    hp_unit *unit;
+    for (int i = 0; (unit = hp_fsdp_unit(fsdp, i)); i++)
+        for (int j = 0; j < hp_unit_n_params(unit); j++) {
+            hp_shard shard;
+            RANK_OK(hp_param_shard(unit, j, &shard));
+            write_shard(&shard, learning_rate);
+        }
+}
+
+static void own_update_body(hp_world *world, void *argument) {
+    own_update *u = argument;
+    tiny *t;
+    RANK_OK(tiny_create(world, &u->config, &t));
+    hp_fsdp *fsdp = tiny_fsdp(t);
+    for (int step = 0; step < 3; step++) {
+        double loss;
+        uint64_t digest;
+        RANK_OK(tiny_step(t, step, &loss));
+        if (step == 1) /* weights that peers may still read: begin has to wait */
+            RANK_OK(tiny_evaluate(t, step, &loss));
+        if (step == 1)
+            RANK_OK(tiny_step(t, step, &loss));
+        if (u->is_own) {
+            RANK_OK(hp_fsdp_update_begin(fsdp));
+            write_shards(fsdp, 0.1);
+            RANK_OK(hp_fsdp_update_end(fsdp));
+        } else {
+            RANK_OK(hp_optimizer_step(tiny_optimizer(t), 0.1));
+        }
+        if (step == 2)
+            RANK_OK(tiny_evaluate(t, step, &loss));
+        RANK_OK(tiny_digest(t, 0, &digest));
+        if (hp_world_rank(world) == 0)
+            u->weights[step] = digest;
+    }
+    tiny_destroy(t);
+}
+
+static void a_callers_update_is_an_update(void **state) {
+    (void)state;
+    for (int v = 0; v < 8; v++) {
+        own_update u[2];
+        for (int k = 0; k < 2; k++) {
+            u[k] = (own_update){.config = TINY_CONFIG_INIT, .is_own = k};
+            tiny_config *c = &u[k].config;
+            c->n_shards = 2;
+            c->n_replicas = 1 + v % 2;
+            c->optimizer = "sgd";
+            c->is_mixed = 1;
+            c->fsdp.mode = (hp_mode)(v / 2);
+            c->fsdp.param_dtype = v % 2 ? HP_BF16 : HP_OWN_DTYPE;
+            ranks_run(c->n_replicas * 2, RANKS_THREADS, own_update_body, &u[k]);
+        }
+        assert_memory_equal(u[0].weights, u[1].weights, sizeof u[0].weights);
+        assert_int_not_equal(u[0].weights[0], u[0].weights[2]);
+    }
+}
+
+static void half_updated_body(hp_world *world, void *argument) {
+    const tiny_config c = *(tiny_config *)argument;
+    tiny *t;
+    double loss, norm;
+    RANK_OK(tiny_create(world, &c, &t));
+    hp_fsdp *fsdp = tiny_fsdp(t);
+    RANK_FAILS(hp_fsdp_update_end(fsdp), HP_ERR_STATE);
+    RANK_FAILS(hp_fsdp_update_begin(NULL), HP_ERR_ARGUMENT);
+    RANK_OK(tiny_step(t, 0, &loss));
+    RANK_OK(hp_fsdp_begin(fsdp, HP_EVALUATE));
+    RANK_FAILS(hp_fsdp_update_begin(fsdp), HP_ERR_STATE);
+    RANK_OK(hp_fsdp_end(fsdp));
+    RANK_OK(tiny_step(t, 0, &loss));
+    RANK_OK(hp_fsdp_update_begin(fsdp));
+    RANK_FAILS(hp_fsdp_update_begin(fsdp), HP_ERR_STATE);
+    RANK_FAILS(hp_fsdp_begin(fsdp, HP_SYNC), HP_ERR_STATE);
+    RANK_FAILS(hp_clip_grad_norm(fsdp, 1.0, 2.0, &norm), HP_ERR_STATE);
+    RANK_FAILS(hp_optimizer_step(tiny_optimizer(t), 0.1), HP_ERR_STATE);
+    RANK_FAILS(hp_fsdp_reset(fsdp), HP_ERR_FAILED);
+    RANK_OK(hp_fsdp_update_end(fsdp));
+    RANK_OK(tiny_step(t, 1, &loss));
+    RANK_OK(hp_optimizer_step(tiny_optimizer(t), 0.1));
+    tiny_destroy(t);
+}
+
+static void nothing_else_comes_into_an_update(void **state) {
+    tiny_config c = TINY_CONFIG_INIT;
+    (void)state;
+    c.n_shards = 2;
+    c.fsdp.mode = HP_MAPPED;
+    ranks_run(2, RANKS_THREADS, half_updated_body, &c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_follows_its_formulas),
@@ -270,6 +383,8 @@ int main(void) {
         cmocka_unit_test(the_first_step_is_lr_against_the_sign),
         cmocka_unit_test(misuse_is_refused),
         cmocka_unit_test(memory_is_taken_once),
+        cmocka_unit_test(a_callers_update_is_an_update),
+        cmocka_unit_test(nothing_else_comes_into_an_update),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -180,6 +180,12 @@ hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst) {
     return hpi_burst_finish(plan, out_burst);
 }
 
+hp_status hpi_plan_begin_update(hpi_plan *plan, hpi_burst *out_burst) {
+    hpi_burst_start(plan);
+    hpi_mapped_begin_update(plan);
+    return hpi_burst_finish(plan, out_burst);
+}
+
 hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst) {
     hpi_burst_start(plan);
     if (kind == HPI_OP_UPDATE)

@@ -165,6 +165,9 @@ hp_status hpi_plan_let_go(hpi_plan *plan, uint32_t unit, hpi_burst *out_burst);
 hp_status hpi_plan_end(hpi_plan *plan, hpi_burst *out_burst);
 /* Operations on the shards or buckets of every trainable (UPDATE: every) unit, between passes. */
 hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst);
+/* What stands before the first UPDATE of those, for weights that are written before they are named.
+ */
+hp_status hpi_plan_begin_update(hpi_plan *plan, hpi_burst *out_burst);
 
 /* The pass was replayed, with n_ops operations: what hpi_plan_end would have left behind. Gradients
  * that were accumulated are used up, and numbers go on from there. */

@@ -112,6 +112,8 @@ static hp_status ask_plan(hp_fsdp *fsdp, hpi_hook hook, uint32_t unit, hpi_burst
         return hpi_plan_let_go(fsdp->plan, unit, out_burst);
     case HPI_HOOK_END:
         return hpi_plan_end(fsdp->plan, out_burst);
+    case HPI_HOOK_UPDATE_BEGIN:
+        return hpi_plan_begin_update(fsdp->plan, out_burst);
     case HPI_HOOK_UPDATE:
         return hpi_plan_apply(fsdp->plan, HPI_OP_UPDATE, out_burst);
     case HPI_HOOK_SCALE:
@@ -201,6 +203,8 @@ hp_status hpi_fsdp_check_usable(const hp_fsdp *fsdp, const char *call) {
                         call);
     if (!fsdp->is_committed)
         return HPI_FAIL(HP_ERR_STATE, "%s: expected hp_fsdp_commit first", call);
+    if (fsdp->in_update)
+        return HPI_FAIL(HP_ERR_STATE, "%s: expected hp_fsdp_update_end first", call);
     return HP_OK;
 }
 
