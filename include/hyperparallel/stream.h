@@ -61,6 +61,12 @@ void hp_stream_destroy(hp_stream *stream);
  * what comes after itself: nothing would end that wait. */
 HP_MUST_CHECK hp_status hp_stream_call(hp_stream *stream, hp_status (*function)(void *argument),
                                        void *argument);
+/* Call a function when everything that is on it now has run, or never will: in the stream's thread,
+ * with HP_OK or the stream's failure, whose record is then that thread's. What comes after it on
+ * the stream waits until it returns. Errors: as of hp_stream_call; then it is not called. */
+HP_MUST_CHECK hp_status hp_stream_notify(hp_stream *stream,
+                                         void (*function)(void *argument, hp_status status),
+                                         void *argument);
 HP_MUST_CHECK hp_status hp_stream_record(hp_stream *stream, hp_mark *out_mark);
 /* What is put on `stream` from now on runs after `mark`, of any stream. Does not wait here. */
 HP_MUST_CHECK hp_status hp_stream_wait(hp_stream *stream, hp_mark mark);

@@ -109,6 +109,13 @@ HP_MUST_CHECK hp_status hp_group_duplicate_over(hp_group *group, hp_carrier carr
                                                 hp_group **out_group);
 /* Local: needs nobody else. Takes NULL. */
 void hp_group_destroy(hp_group *group);
+/* How long this rank waits for another one in calls of the group, from the next wait on; 0: as long
+ * as SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS says. Local. Threads: any. Errors: ARGUMENT. */
+HP_MUST_CHECK hp_status hp_group_timeout_set(hp_group *group, uint64_t timeout_ms);
+/* End the group for all its members: their calls in it end with FAILED, which names this rank,
+ * those that wait now and those of this rank's other threads too. It is still to be destroyed.
+ * Local. Threads: any. Errors: ARGUMENT. */
+HP_MUST_CHECK hp_status hp_group_cancel(hp_group *group);
 /* Of a group that lives: NULL, as hp_group_split gives for a negative color, is none. */
 int hp_group_rank(const hp_group *group);
 int hp_group_size(const hp_group *group);

@@ -224,13 +224,27 @@ static void run(hp_stream *s, node *n) {
     pthread_mutex_unlock(&s->lock);
     const hp_status status = n->run ? n->run(n->arguments) : run_wait(s, n->mark);
     pthread_mutex_lock(&s->lock);
-    if (status < 0) {
+    if (status < 0)
         fail(s, status);
+    if (s->has_failed)
         return;
-    }
     s->n_done++;
     if (s->n_waiting)
         pthread_cond_broadcast(&s->advanced);
+}
+
+typedef struct notice {
+    const hp_stream
+        *stream; /* it fails in its own thread alone: there it is read without the lock */
+    void (*function)(void *argument, hp_status status);
+    void *argument;
+} notice;
+
+/* The one call that is also run when the stream has failed. */
+static hp_status run_notice(void *arguments) {
+    const notice *n = arguments;
+    n->function(n->argument, n->stream->has_failed ? hpi_error_set(&n->stream->error) : HP_OK);
+    return HP_OK;
 }
 
 /* Locked. Take the first call off the queue; NULL: the stream ends. */
@@ -264,7 +278,7 @@ static void *thread_main(void *argument) {
     if (traced < 0)
         fail(s, traced);
     while ((n = next_call(s))) {
-        if (!s->has_failed)
+        if (!s->has_failed || n->run == run_notice)
             run(s, n);
         dispose(s, n);
     }
@@ -334,6 +348,15 @@ hp_status hp_stream_call(hp_stream *stream, hp_status (*function)(void *argument
     if (!function)
         return HPI_FAIL(HP_ERR_ARGUMENT, "expected a function, given NULL");
     return hpi_stream_push(stream, run_user_call, &c, sizeof c);
+}
+
+hp_status hp_stream_notify(hp_stream *stream, void (*function)(void *argument, hp_status status),
+                           void *argument) {
+    const notice n = {stream, function, argument};
+    HP_TRY(check_stream(stream, __func__));
+    if (!function)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a function, given NULL");
+    return hpi_stream_push(stream, run_notice, &n, sizeof n);
 }
 
 /* ---- marks ------------------------------------------------------------------------------------

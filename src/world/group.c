@@ -180,6 +180,23 @@ void hp_group_destroy(hp_group *group) {
     group_free(group);
 }
 
+/* The inner group's waits are this one's; relaxed: a number of its own. */
+hp_status hp_group_timeout_set(hp_group *group, uint64_t timeout_ms) {
+    if (!group)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a group, given NULL");
+    atomic_store_explicit(&group->timeout_ms, timeout_ms, memory_order_relaxed);
+    return group->inner ? hp_group_timeout_set(group->inner, timeout_ms) : HP_OK;
+}
+
+hp_status hp_group_cancel(hp_group *group) {
+    if (!group)
+        return HPI_FAIL(HP_ERR_ARGUMENT, "expected a group, given NULL");
+    (void)HPI_FAIL_RANK(HP_ERR_FAILED, group->world->rank, "rank %d cancelled %s",
+                        group->world->rank, group->name);
+    hpi_group_cancel(group);
+    return HP_OK;
+}
+
 /* ---- split and duplicate ------------------------------------------------------------------ */
 
 enum { SPLIT_COLOR, SPLIT_KEY, SPLIT_STATUS, N_SPLIT_WORDS };

@@ -76,6 +76,7 @@ struct hp_group {
     _Atomic(const char *) call; /* the last that entered, a literal */
     _Atomic int failed;         /* HPI_FAILED_NO ... */
     hp_error error;
+    _Atomic uint64_t timeout_ms; /* of its waits; 0: the option's */
     hpi_attachment attached[HPI_N_SLOTS];
 };
 
@@ -129,6 +130,12 @@ HPI_AGAIN int hp_group_world_rank(const hp_group *group, int rank) {
 /* Id of the group in reports and error texts: "world", "shard[0..3]" ... */
 static inline const char *hpi_group_name(const hp_group *group) {
     return group->name;
+}
+/* The longest wait for another rank in calls of the group; NULL: in other calls. */
+static inline uint64_t hpi_timeout_ms(const hp_world *world, const hp_group *group) {
+    const uint64_t own_ms =
+        group ? atomic_load_explicit(&group->timeout_ms, memory_order_relaxed) : 0;
+    return own_ms ? own_ms : world->options.signal_timeout_ms;
 }
 /* NULL: all members share memory, and nothing asks for the transport. */
 static inline const hpi_nodes *hpi_group_nodes(const hp_group *group) {

@@ -190,7 +190,7 @@ hp_status hpi_remote_wait(hp_group *group, hpi_transfer *transfer, uint64_t seq,
     const int peer = transfer->peer, rank = member_of(group, peer);
     remote_wait context = {group, operation, rank};
     const hpi_patience patience = {.operation = operation,
-                                   .timeout_ms = world->options.signal_timeout_ms,
+                                   .timeout_ms = hpi_timeout_ms(world, group),
                                    .may_spin = hpi_thread_spins(world),
                                    .look = look,
                                    .context = &context};

@@ -218,6 +218,48 @@ static void failure_body(hp_world *world, void *argument) {
     hp_group_destroy(group);
 }
 
+/* A deadline of one group alone; then a group that is ended while a stream waits in it, whose other
+ * member is told, whether it comes before or after. */
+static void ended_body(hp_world *world, void *argument) {
+    const int rank = hp_world_rank(world);
+    hp_group *group[2];
+    hp_stream *stream;
+    float data = 0;
+    hp_error error;
+    (void)argument;
+    for (int i = 0; i < 2; i++)
+        RANK_OK(hp_group_duplicate(hp_world_group(world), &group[i]));
+    RANK_FAILS(hp_group_timeout_set(NULL, 1), HP_ERR_ARGUMENT);
+    RANK_FAILS(hp_group_cancel(NULL), HP_ERR_ARGUMENT);
+    RANK_OK(hp_group_timeout_set(group[0], 20));
+    if (rank == 0) {
+        RANK_FAILS(hp_barrier(group[0]), HP_ERR_TIMEOUT);
+        RANK_CHECK(strstr(hp_last_error(), "for 20 ms"));
+    }
+    RANK_OK(hp_barrier(hp_world_group(world)));
+    if (rank == 1) {
+        hp_coll_call call = HP_COLL_CALL_INIT;
+        call.what = HP_RECV;
+        call.group = group[1];
+        call.out = &data;
+        call.count = 1;
+        call.rank = 0;
+        RANK_OK(hp_stream_create(NULL, &stream));
+        call.stream = stream;
+        RANK_OK(hp_coll_run(&call));
+        RANK_OK(hp_group_cancel(group[1]));
+        RANK_FAILS(hp_stream_synchronize(stream), HP_ERR_FAILED);
+        hp_stream_destroy(stream);
+    } else {
+        RANK_FAILS(hp_barrier(group[1]), HP_ERR_FAILED);
+        hp_last_error_get(&error);
+        RANK_CHECK(error.world_rank == 1 && strstr(error.message, "rank 1 cancelled"));
+    }
+    RANK_OK(hp_barrier(hp_world_group(world)));
+    for (int i = 0; i < 2; i++)
+        hp_group_destroy(group[i]);
+}
+
 /* ---- two threads, overlapping groups ---- */
 
 typedef struct side {
@@ -301,6 +343,11 @@ static void test_failures(void **state) {
     (void)state;
     ranks_run(3, RANKS_THREADS, failure_body, NULL);
 }
+static void test_deadline_and_end_of_a_group(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_THREADS, ended_body, NULL);
+    ranks_run(2, RANKS_PROCESSES, ended_body, NULL);
+}
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -309,6 +356,7 @@ int main(void) {
         cmocka_unit_test(S18_overlapping_groups_from_two_threads),
         cmocka_unit_test(test_every_call_on_a_stream),
         cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_deadline_and_end_of_a_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

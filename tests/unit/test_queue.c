@@ -317,6 +317,51 @@ static void test_first_failure_stops_the_stream(void **state) {
     hp_stream_destroy(stream);
 }
 
+typedef struct told {
+    hp_status status;
+    _Atomic int n;
+    char message[64];
+} told;
+
+static void be_told(void *argument, hp_status status) {
+    told *t = argument;
+    t->status = status;
+    if (status < 0) {
+        hp_error error;
+        hp_last_error_get(&error);
+        snprintf(t->message, sizeof t->message, "%.60s", error.message);
+    }
+    t->n++;
+}
+
+/* One of a notice before a failure, behind it, and when nothing can be put on any more. */
+static void test_notices(void **state) {
+    hp_stream *stream = stream_new("tells");
+    gate g = GATE_INIT;
+    told before = {.status = HP_IN_PROGRESS}, behind = before, late = before;
+    hp_error error;
+    hp_mark mark;
+    (void)state;
+    assert_int_equal(hp_stream_notify(stream, NULL, &before), HP_ERR_ARGUMENT);
+    assert_int_equal(hp_stream_call(stream, gate_pass, &g), HP_OK);
+    assert_int_equal(hp_stream_notify(stream, be_told, &before), HP_OK);
+    assert_int_equal(hp_stream_record(stream, &mark), HP_OK);
+    assert_int_equal(hp_stream_call(stream, fail_with_record, NULL), HP_OK);
+    assert_int_equal(hp_stream_notify(stream, be_told, &behind), HP_OK);
+    gate_open(&g);
+    expect_failure(hp_stream_synchronize(stream));
+    hp_last_error_get(&error);
+    assert_int_equal(hp_mark_query(mark), HP_OK);
+    expect_failure(hp_stream_notify(stream, be_told, &late));
+    hp_stream_destroy(stream); /* its thread may have been about to call */
+    while (behind.n == 0)
+        sched_yield();
+    assert_true(before.n == 1 && before.status == HP_OK);
+    assert_true(behind.n == 1 && behind.status == error.status);
+    assert_int_equal(strncmp(behind.message, error.message, 60), 0);
+    assert_int_equal(late.n, 0);
+}
+
 static void test_failure_without_a_record(void **state) {
     hp_stream *stream = stream_new("silent");
     (void)state;
@@ -588,6 +633,7 @@ int main(void) {
         cmocka_unit_test(test_wait_between_streams),
         cmocka_unit_test(test_random_waits_end),
         cmocka_unit_test(test_first_failure_stops_the_stream),
+        cmocka_unit_test(test_notices),
         cmocka_unit_test(test_failure_without_a_record),
         cmocka_unit_test(test_failure_travels),
         cmocka_unit_test(test_no_memory),

@@ -441,7 +441,7 @@ hp_status hpi_world_wait(hp_world *world, const _Atomic uint64_t *word, hp_compa
     wait_state w = {world, word, how, value, reason, hpi_now_ns(), 0, 0, reason->timeout_ms,
                     0,     NULL};
     if (!w.timeout_ms)
-        w.timeout_ms = world->options.signal_timeout_ms;
+        w.timeout_ms = hpi_timeout_ms(world, reason->group);
     w.deadline_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(w.timeout_ms));
     w.next_look_ns = w.begin_ns + SLICE_NS;
     w.slow_ns = hpi_add_saturated(w.begin_ns, hpi_ms_to_ns(world->options.slow_wait_ms));
