@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""work.py - handles of collectives: what torch.distributed calls Work.
+
+A call that has run gives a Done. A call that was put on a Lane (a stream of the C library, in
+order, with a thread of its own) gives a Pending, which knows its mark there. What a call reads and
+writes is kept by its lane until it has run, whether or not anybody keeps the handle.
+
+Always: a handle that says it is complete has its outputs in the caller's tensors; a failure is
+raised by wait(), by every time it is asked for, and set in the future.
+"""
+
+import time
+from collections import deque
+
+import torch
+import torch.distributed as dist
+
+from hyper_parallel._c import NULL, HyperParallelError, check, error, ffi, lib, new
+
+IN_PROGRESS = lib.HP_IN_PROGRESS
+
+
+class Done(dist.Work):
+    """The handle of a call that has run. tensors: its outputs."""
+
+    def __init__(self, tensors=(), source=-1):
+        super().__init__()
+        self._tensors = tensors
+        self._source = source
+
+    def wait(self, timeout=None):
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        return True
+
+    def is_success(self):
+        return self.is_completed() and self.exception() is None
+
+    def exception(self):
+        return None
+
+    def result(self):
+        return list(self._tensors)
+
+    def source_rank(self):
+        return self._source
+
+    _source_rank = source_rank
+
+    def get_future(self):
+        """A torch.futures.Future of the list of outputs."""
+        future = torch.futures.Future()
+        future.set_result(list(self._tensors))
+        return future
+
+
+class Pending(Done):
+    """The handle of calls that were put on a lane. after: run once, when they have run."""
+
+    def __init__(self, lane, mark, tensors=(), after=None, source=-1):
+        super().__init__(tensors, source)
+        self._lane = lane
+        self._mark = mark
+        self._after = after
+        self._error = None
+
+    def _finish(self):
+        after, self._after = self._after, None
+        if after:
+            after()
+
+    def wait(self, timeout=None):
+        """timeout: a timedelta; none, or 0, waits as long as the group does."""
+        seconds = timeout.total_seconds() if timeout else 0
+        try:
+            self._lane.wait(self._mark, seconds)
+        except RuntimeError as failure:
+            self._error = failure
+            raise
+        self._finish()
+        return True
+
+    def is_completed(self):
+        try:
+            if not self._lane.is_past(self._mark):
+                return False
+        except RuntimeError as failure:
+            self._error = failure
+            return True
+        self._finish()
+        return True
+
+    def exception(self):
+        self.is_completed()
+        return self._error
+
+    def get_future(self):
+        future = torch.futures.Future()
+
+        def tell(failure):
+            if failure:
+                future.set_exception(failure)
+            else:
+                self._finish()
+                future.set_result(list(self._tensors))
+
+        self._lane.notify(tell)
+        return future
+
+
+class All(Done):
+    """The handle of several."""
+
+    def __init__(self, works):
+        super().__init__([tensor for work in works for tensor in work.result()])
+        self._works = works
+
+    def wait(self, timeout=None):
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self):
+        return all(work.is_completed() for work in self._works)
+
+    def exception(self):
+        return next((e for e in (work.exception() for work in self._works) if e), None)
+
+    def get_future(self):
+        outputs = list(self._tensors)
+        futures = torch.futures.collect_all([work.get_future() for work in self._works])
+
+        def gather(done):
+            for future in done.value():
+                future.value()  # raises what went wrong
+            return outputs
+
+        return futures.then(gather)
+
+
+@ffi.callback("void(void *, hp_status)")
+def _tell(handle, status):
+    """In the thread of a stream: what Lane.notify was given, with the failure or None."""
+    lane, function = ffi.from_handle(handle)
+    lane.told.discard(handle)
+    function(error() if status < 0 else None)
+
+
+class Lane:
+    """An hp_stream and what its calls use. Threads: one at a time."""
+
+    def __init__(self, name):
+        out = ffi.new("hp_stream **")
+        config = new("hp_stream_config", name=ffi.new("char[]", name.encode()))
+        check(lib.hp_stream_create(config, out))
+        self._stream = out[0]
+        self._kept = deque()  # (mark of a call, what it uses)
+        self.told = set()  # handles that _tell has still to come to
+
+    def put(self, call, used):
+        """Put an hp_coll_call on it; returns its mark. used: what lives until it has run."""
+        self.is_idle()
+        call.stream = self._stream
+        check(lib.hp_coll_run(call))
+        mark = self.last()
+        self._kept.append((mark, used))
+        return mark
+
+    def last(self):
+        """The mark behind everything on it."""
+        mark = ffi.new("hp_mark *")
+        check(lib.hp_stream_record(self._stream, mark))
+        return mark
+
+    def is_past(self, mark):
+        """Has it run? Raises its failure."""
+        return check(lib.hp_mark_query(mark[0])) != IN_PROGRESS
+
+    def is_idle(self):
+        """Has everything on it run? Lets go of what the calls that have run used."""
+        while self._kept and lib.hp_mark_query(self._kept[0][0][0]) != IN_PROGRESS:
+            self._kept.popleft()
+        return not self._kept
+
+    def wait(self, mark, seconds=0):
+        if not seconds:
+            check(lib.hp_mark_synchronize(mark[0]))
+            return
+        end = time.monotonic() + seconds
+        pause = 20e-6
+        while not self.is_past(mark):
+            if time.monotonic() > end:
+                raise HyperParallelError(f"expected the call to end within {seconds} s, it goes on",
+                                         "HP_ERR_TIMEOUT", -1)
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+
+    def notify(self, function):
+        """function(None, or the failure) in the stream's thread, when all on it now has run."""
+        handle = ffi.new_handle((self, function))
+        self.told.add(handle)
+        check(lib.hp_stream_notify(self._stream, _tell, handle))
+
+    def drain(self):
+        """Wait for everything on it."""
+        if self._kept:
+            check(lib.hp_mark_synchronize(self._kept[-1][0][0]))
+            self._kept.clear()
+
+    def close(self):
+        """Waits for what is on it; failures were told to who waited."""
+        stream, self._stream = self._stream, NULL
+        lib.hp_stream_destroy(stream)
+        self._kept.clear()
