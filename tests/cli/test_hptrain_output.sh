@@ -133,6 +133,7 @@ for who in alone ranks; do
     for what in begin step; do # the first evaluation follows on the one, the sample on the other
         much=(--eval-samples 300000)
         [ $what = begin ] || much=(--steps 1 --sample In --sample-bytes 1000000)
+        rm -f "$out/lines"
         "${command[@]}" "${much[@]}" --save "$out/$who.$what" >"$out/lines" &
         pid=$!
         wait_for "\"event\": \"$what\"" "$out/lines"
@@ -151,6 +152,7 @@ long=(--accumulate 65536)
 echo "== asked twice, alone and under hprun: it ends within the step, with the signal's status"
 for who in alone ranks; do
     declare -n command=$who
+    rm -f "$out/lines"
     "${command[@]}" "${long[@]}" --save "$out/$who.twice" >"$out/lines" 2>"$out/said" &
     pid=$!
     wait_for '"event": "held_out"' "$out/lines"
