@@ -106,7 +106,7 @@ hp_status qwen3_head_forward(const qwen3_shape *s, const void *norm, const void 
                              size_t n, const int32_t *targets, float *logits, void *memory,
                              double *out_loss) {
     const qwen3_rows rows = {n, s->hidden, s->dtype, s->eps};
-    const qwen3_linear head = {s, n, s->hidden, s->vocab, 0};
+    const qwen3_linear head = {s, n, s->hidden, s->vocab, 0, 0};
     saved v;
     lay_saved(s, n, memory, &v);
     memcpy(v.h, h, n * s->hidden * sizeof *h);
@@ -123,7 +123,7 @@ hp_status qwen3_head_backward(const qwen3_shape *s, const void *norm, const void
     const qwen3_rows rows = {n, s->hidden, s->dtype, s->eps};
     /* Rows of bf16 begin where those of fp32 did. */
     const size_t step = s->vocab * (sizeof *logits / hp_dtype_size(s->dtype));
-    const qwen3_linear head = {s, n, s->hidden, s->vocab, step};
+    const qwen3_linear head = {s, n, s->hidden, s->vocab, step, 0};
     saved v;
     head_room r;
     lay_saved(s, n, (void *)memory, &v); /* read alone from here on */

@@ -18,7 +18,7 @@ static const char call[] = "qwen3_generate";
 /* ---- reading ---- */
 
 static hp_status layer_over(qwen3 *model, int l, int first, int end) {
-    const qwen3_shape *s = &model->shape;
+    const qwen3_shape shape = qwen3_alone(model->shape), *s = &shape;
     const size_t cache_bytes =
         (size_t)model->options.seq * s->n_kv_heads * s->head_dim * hp_dtype_size(s->dtype);
     unsigned char *keys = model->keys + (size_t)l * cache_bytes;

@@ -11,6 +11,7 @@
 #include "common.h"
 #include "layers.h"
 #include "qwen3.h"
+#include "tensor.h"
 
 /* Parameters of a layer, in the order of their declaration. */
 enum qwen3_layer_param {
@@ -56,11 +57,12 @@ struct qwen3 {
     int head_norm, head_w;           /* numbers of the head's parameters in its unit */
     qwen3_first *first;              /* of every matrix, read during commit */
     uint64_t n_parameters;
-    /* Memory of the passes, one piece; n: options.batch * options.seq. */
+    /* Memory of the passes, one piece; n, most_rows: this rank's of options.batch * options.seq
+     * tokens, but 1 at least. */
     void *memory;
-    size_t memory_bytes, saved_stride;
+    size_t memory_bytes, saved_stride, most_rows;
     float *cosines, *sines; /* [seq][head_dim / 2] */
-    float *h;               /* [n][hidden]; its gradient during the backward */
+    float *h;               /* [n, to generate seq][hidden]; in the backward its gradient */
     float *inputs;          /* recompute: [layer][n][hidden] */
     unsigned char *saved;   /* [layer, or 1 with recompute][saved_stride] */
     float *logits;          /* [n][vocab] */
@@ -71,9 +73,16 @@ struct qwen3 {
     qwen3_candidate *candidates; /* [vocab] */
     /* The last forward. */
     qwen3_batch batch;
-    int64_t n_targets;
-    bool has_forward; /* and no backward yet: logits are valid */
+    qwen3_part own;    /* this rank's tokens of it */
+    int64_t n_targets; /* of all of them */
+    bool has_forward;  /* and no backward yet: logits are valid */
 };
+
+/* The same, of a rank that computes alone. */
+static inline qwen3_shape qwen3_alone(qwen3_shape s) {
+    s.tensor = (qwen3_tensor){.group = NULL};
+    return s;
+}
 
 /* Valid between begin and end of the layer's unit. */
 qwen3_layer_weights qwen3_weights_of(const hp_unit *layer);

@@ -6,14 +6,23 @@
  * the residual stream, is fp32 [n][hidden] and is updated in place: by a forward with the layer's
  * output, by a backward from the gradient of the output to that of the input. A backward writes
  * every element of the weights' gradients, whatever n is. Matrices are [out][in], as Hugging Face
- * has them.
+ * has them. Ranks that compute one batch together have the same weights, all of them, and rows of
+ * their own: h holds this rank's tokens, and what it has no part in of a gradient is zero.
  */
 #ifndef QWEN3_LAYERS_H
 #define QWEN3_LAYERS_H
 
 #include "attention.h"
 
+#include <hyperparallel/world.h>
+
 #include <stdbool.h>
+
+/* The ranks that compute one batch together (tensor.h); alone without a group. */
+typedef struct qwen3_tensor {
+    hp_group *group;
+    int n_ranks, rank;
+} qwen3_tensor;
 
 /* What does not change while a model lives. */
 typedef struct qwen3_shape {
@@ -22,6 +31,7 @@ typedef struct qwen3_shape {
     hp_dtype dtype, grad_dtype; /* fp32 or bf16 each */
     hp_matmul *matmul;
     const float *cosines, *sines; /* [position][head_dim / 2] */
+    qwen3_tensor tensor;
 } qwen3_shape;
 
 /* cosines, sines: [n_positions][head_dim / 2]; angle = position * theta^(-2i / head_dim), in fp64

@@ -46,8 +46,12 @@ static qwen3_layer_grads grads_of(hp_unit *u) {
 
 /* ---- the batch ---- */
 
+/* This rank's, and ids [all tokens] where they begin. */
 static size_t n_rows(const qwen3 *model) {
-    return (size_t)model->batch.n_sequences * (size_t)model->batch.seq;
+    return model->own.n;
+}
+static const int32_t *own_ids(const qwen3 *model, const int32_t *ids) {
+    return ids ? ids + model->own.begin : NULL;
 }
 
 /* ids must lie in [least, vocab). */
@@ -76,18 +80,24 @@ static hp_status check_batch(const qwen3 *model, const qwen3_batch *b) {
                       : HP_OK;
 }
 
-static int64_t count_targets(const qwen3_batch *batch) {
+static int64_t count_targets(const int32_t *targets, size_t n_tokens) {
     int64_t n = 0;
-    for (int i = 0; batch->targets && i < batch->n_sequences * batch->seq; i++)
-        n += batch->targets[i] >= 0;
+    for (size_t i = 0; targets && i < n_tokens; i++)
+        n += targets[i] >= 0;
     return n;
+}
+
+static void take_batch(qwen3 *model, const qwen3_batch *batch) {
+    const size_t n = (size_t)batch->n_sequences * (size_t)batch->seq;
+    model->batch = *batch;
+    model->own = qwen3_part_of(&model->shape.tensor, n);
+    model->n_targets = count_targets(batch->targets, n);
 }
 
 /* ---- forward ---- */
 
 static float *input_of(const qwen3 *model, int l) {
-    const size_t n = (size_t)model->options.batch * (size_t)model->options.seq;
-    return model->inputs + (size_t)l * n * model->shape.hidden;
+    return model->inputs + (size_t)l * model->most_rows * model->shape.hidden;
 }
 
 static void *saved_of(const qwen3 *model, int l) {
@@ -97,7 +107,7 @@ static void *saved_of(const qwen3 *model, int l) {
 static hp_status embed_forward(qwen3 *model) {
     TRY(hp_forward_begin(model->embed));
     qwen3_embed_forward(&model->shape, hp_param_data(model->embed, QWEN3_TABLE),
-                        model->batch.tokens, n_rows(model), model->h);
+                        own_ids(model, model->batch.tokens), n_rows(model), model->h);
     return hp_forward_end(model->embed);
 }
 
@@ -120,7 +130,8 @@ static hp_status head_forward(qwen3 *model, double *out_loss) {
     TRY(hp_forward_begin(model->head));
     TRY(qwen3_head_forward(&model->shape, hp_param_data(model->head, model->head_norm),
                            hp_param_data(model->head, model->head_w), model->h, n_rows(model),
-                           model->batch.targets, model->logits, model->head_saved, out_loss));
+                           own_ids(model, model->batch.targets), model->logits, model->head_saved,
+                           out_loss));
     return hp_forward_end(model->head);
 }
 
@@ -132,15 +143,14 @@ hp_status qwen3_forward(qwen3 *model, const qwen3_batch *batch, double *out_loss
     TRY(check_batch(model, batch));
     double loss = 0;
     model->has_forward = false;
-    model->batch = *batch;
-    model->n_targets = count_targets(batch);
+    take_batch(model, batch);
     TRY(embed_forward(model));
     for (int l = 0; l < model->config.num_hidden_layers; l++)
         TRY(layer_forward(model, l));
     TRY(head_forward(model, &loss));
     model->has_forward = true;
     *out_loss = loss;
-    *out_n_targets = model->n_targets;
+    *out_n_targets = count_targets(own_ids(model, batch->targets), n_rows(model));
     return HP_OK;
 }
 
@@ -156,8 +166,9 @@ static hp_status head_backward(qwen3 *model, double weight) {
     TRY(hp_backward_begin(u));
     TRY(qwen3_head_backward(&model->shape, hp_param_data(u, model->head_norm),
                             hp_param_data(u, model->head_w), hp_param_grad(u, model->head_norm),
-                            hp_param_grad(u, model->head_w), model->batch.targets, n_rows(model),
-                            weight, model->logits, model->head_saved, model->h, model->scratch));
+                            hp_param_grad(u, model->head_w), own_ids(model, model->batch.targets),
+                            n_rows(model), weight, model->logits, model->head_saved, model->h,
+                            model->scratch));
     return hp_backward_end(u);
 }
 
@@ -178,8 +189,8 @@ static hp_status layer_backward(qwen3 *model, int l) {
 /* The second backward of a tied unit: the norm's gradient is not asked for and counts as zero. */
 static hp_status embed_backward(qwen3 *model) {
     TRY(hp_backward_begin(model->embed));
-    qwen3_embed_backward(&model->shape, model->batch.tokens, n_rows(model), model->h,
-                         hp_param_grad(model->embed, QWEN3_TABLE), model->scratch);
+    qwen3_embed_backward(&model->shape, own_ids(model, model->batch.tokens), n_rows(model),
+                         model->h, hp_param_grad(model->embed, QWEN3_TABLE), model->scratch);
     return hp_backward_end(model->embed);
 }
 
@@ -193,7 +204,9 @@ hp_status qwen3_backward(qwen3 *model, double weight) {
                             "expected a forward with targets before it, given %s",
                             model->has_forward ? "one without" : "none");
     model->has_forward = false;
-    TRY(head_backward(model, model->n_targets ? weight / (double)model->n_targets : 0));
+    const double n_together = model->shape.tensor.group ? model->shape.tensor.n_ranks : 1;
+    TRY(head_backward(model,
+                      model->n_targets ? weight * n_together / (double)model->n_targets : 0));
     for (int l = model->config.num_hidden_layers; l-- > 0;)
         TRY(layer_backward(model, l));
     return embed_backward(model);

@@ -14,6 +14,7 @@ typedef struct qwen3_linear {
     const qwen3_shape *s;
     size_t n, n_in, n_out;
     size_t y_step; /* elements from a row of y or dy to the next; 0: n_out */
+    size_t w_step; /* the same of W and dW; 0: n_in */
 } qwen3_linear;
 
 /* y: [n][n_out], in y_dtype. */
@@ -26,6 +27,8 @@ HP_MUST_CHECK hp_status qwen3_product_dx(const qwen3_linear *l, const void *dy, 
 HP_MUST_CHECK hp_status qwen3_product_dw(const qwen3_linear *l, const void *dy, const void *x,
                                          float *wide, void *dw);
 
+/* dw is in bf16 and its product in fp32: no engine has that. */
+bool qwen3_is_narrowed(const qwen3_shape *s);
 /* Room that qwen3_product_dw needs for maps of up to n_in inputs; 0 where the engine rounds. */
 size_t qwen3_wide_elements(const qwen3_shape *s, size_t n_in);
 

@@ -16,6 +16,21 @@ static const char call[] = "qwen3_create";
 
 /* ---- arguments ---- */
 
+/* Query heads follow: their number is a multiple of that of key-value heads. */
+static hp_status check_tensor(const qwen3_config *config, int n_ranks) {
+    if (n_ranks > QWEN3_MOST_TENSOR)
+        return hp_error_set(HP_ERR_ARGUMENT, call,
+                            "expected a tensor group of at most %d ranks, given %d",
+                            QWEN3_MOST_TENSOR, n_ranks);
+    if (config->num_key_value_heads % n_ranks != 0)
+        return hp_error_set(
+            HP_ERR_ARGUMENT, call,
+            "expected the ranks of a tensor group to divide the %d key-value heads, "
+            "given %d",
+            config->num_key_value_heads, n_ranks);
+    return HP_OK;
+}
+
 static hp_status check_options(const qwen3_config *config, const qwen3_options *o) {
     if (o->size != sizeof *o)
         return hp_error_set(HP_ERR_ARGUMENT, call,
@@ -37,7 +52,7 @@ static hp_status check_options(const qwen3_config *config, const qwen3_options *
                             hp_dtype_name(o->dtype));
     if (!o->matmul)
         return hp_error_set(HP_ERR_ARGUMENT, call, "expected an hp_matmul, given NULL");
-    return HP_OK;
+    return o->tensor ? check_tensor(config, hp_group_size(o->tensor)) : HP_OK;
 }
 
 /* ---- the units ---- */
@@ -175,24 +190,34 @@ static void lay_out_generation(qwen3 *model, qwen3_layout *l) {
     model->candidates = qwen3_take(l, HP_UINT8, s->vocab * sizeof *model->candidates);
 }
 
+/* Generation reads one sequence on each rank alone. */
+static size_t to_generate(const qwen3 *model, size_t n_bytes) {
+    return model->options.generate ? n_bytes : 0;
+}
+
 /* Returns how many bytes it is; without memory that is all it is for. */
 static size_t lay_out(qwen3 *model, void *memory) {
     qwen3_layout l = {memory, 0};
-    const qwen3_shape *s = &model->shape;
+    const qwen3_shape *s = &model->shape, alone = qwen3_alone(*s);
     const size_t batch = (size_t)model->options.batch, seq = (size_t)model->options.seq;
-    const size_t n = batch * seq, n_layers = (size_t)model->config.num_hidden_layers;
+    const size_t n = model->most_rows = qwen3_larger(qwen3_part_of(&s->tensor, batch * seq).n, 1);
+    const size_t n_layers = (size_t)model->config.num_hidden_layers;
     const bool has_recompute = model->options.recompute != 0;
     model->cosines = qwen3_take(&l, HP_FP32, seq * s->head_dim / 2);
     model->sines = qwen3_take(&l, HP_FP32, seq * s->head_dim / 2);
-    model->h = qwen3_take(&l, HP_FP32, n * s->hidden);
+    model->h = qwen3_take(&l, HP_FP32, qwen3_larger(n, to_generate(model, seq)) * s->hidden);
     model->saved_stride = (qwen3_saved_bytes(s, batch, seq) + 63) / 64 * 64;
-    model->saved = qwen3_take(&l, HP_UINT8, (has_recompute ? 1 : n_layers) * model->saved_stride);
+    model->saved = qwen3_take(&l, HP_UINT8,
+                              qwen3_larger((has_recompute ? 1 : n_layers) * model->saved_stride,
+                                           to_generate(model, qwen3_saved_bytes(&alone, 1, seq))));
     model->inputs = qwen3_take(&l, HP_FP32, has_recompute ? n_layers * n * s->hidden : 0);
     model->logits = qwen3_take(&l, HP_FP32, n * s->vocab);
     model->head_saved = qwen3_take(&l, HP_UINT8, qwen3_head_saved_bytes(s, n));
-    model->scratch = qwen3_take(
-        &l, HP_UINT8,
-        qwen3_larger(qwen3_scratch_bytes(s, batch, seq), qwen3_ends_scratch_bytes(s, n)));
+    model->scratch =
+        qwen3_take(&l, HP_UINT8,
+                   qwen3_larger(qwen3_larger(qwen3_scratch_bytes(s, batch, seq),
+                                             qwen3_ends_scratch_bytes(s, n)),
+                                to_generate(model, qwen3_scratch_bytes(&alone, 1, seq))));
     if (model->options.generate)
         lay_out_generation(model, &l);
     return l.n_bytes;
@@ -227,6 +252,13 @@ static hp_status take_dtypes(qwen3 *model) {
                         hp_dtype_name(data), hp_dtype_name(model->options.dtype));
 }
 
+/* A group of one has nobody to compute with. */
+static qwen3_tensor tensor_of(hp_group *group) {
+    if (!group || hp_group_size(group) == 1)
+        return (qwen3_tensor){.group = NULL};
+    return (qwen3_tensor){group, hp_group_size(group), hp_group_rank(group)};
+}
+
 static qwen3_shape shape_of(const qwen3_config *c, const qwen3_options *o) {
     return (qwen3_shape){
         .hidden = (size_t)c->hidden_size,
@@ -238,6 +270,7 @@ static qwen3_shape shape_of(const qwen3_config *c, const qwen3_options *o) {
         .eps = (float)c->rms_norm_eps,
         .dtype = o->dtype,
         .matmul = o->matmul,
+        .tensor = tensor_of(o->tensor),
     };
 }
 

@@ -11,8 +11,12 @@
  * shapes (model.layers.0.self_attn.q_proj.weight is [out][in]), so hp_weights_load and _save speak
  * its format. Sums run in fp32; matrix products take their operands in the fsdp's param_dtype (fp32
  * or bf16); the residual stream, the norms, the softmax and the loss are fp32. All memory is taken
- * by create: a step takes none. A rank's result depends on its own samples alone. Source: Qwen Team
- * 2025 (Qwen3 technical report); Transformers' modeling_qwen3 for the names.
+ * by create: a step takes none. A rank's result depends on its own samples alone.
+ *
+ * Ranks of a tensor group compute the same samples together: each has some of the tokens between
+ * products and some of the heads and columns inside them. Weights are the fsdp's as ever, whose
+ * ranks the group's are part of: whole while they are computed with, cut over all ranks else.
+ * Source: Qwen Team 2025 (Qwen3 technical report); Transformers' modeling_qwen3 for the names.
  */
 #ifndef QWEN3_H
 #define QWEN3_H
@@ -36,9 +40,12 @@ typedef struct qwen3_options {
     hp_dtype dtype;    /* of activations in products; must be the fsdp's param_dtype */
     hp_matmul *matmul; /* must outlive the model */
     int generate;      /* 1: take the memory that qwen3_generate needs (keys and values) */
+    /* Ranks of one node that compute the same samples together; NULL: none. Their number divides
+     * num_key_value_heads. Must outlive the model. */
+    hp_group *tensor;
 } qwen3_options;
 #define QWEN3_OPTIONS_INIT                                                                         \
-    { sizeof(qwen3_options), 8, 64, 0, 1, HP_FP32, 0, 0 }
+    { sizeof(qwen3_options), 8, 64, 0, 1, HP_FP32, 0, 0, 0 }
 
 /* Take the activations' memory and declare the units, before hp_fsdp_commit; both must live until
  * the fsdp is destroyed. First weights: normal(0, initializer_range), norms 1, as Transformers; the
@@ -49,7 +56,7 @@ HP_MUST_CHECK hp_status qwen3_create(hp_fsdp *fsdp, const qwen3_config *config,
 /* Takes NULL. */
 void qwen3_destroy(qwen3 *model);
 
-/* What one rank computes on in a pass. */
+/* What one rank computes on in a pass, or a tensor group: the same on all of its ranks. */
 typedef struct qwen3_batch {
     const int32_t *tokens;  /* [n_sequences][seq]; must stay until the backward, as targets */
     const int32_t *targets; /* as tokens: the one to predict, below 0: none; NULL: logits alone */
@@ -57,18 +64,22 @@ typedef struct qwen3_batch {
 } qwen3_batch;
 
 /* Forward through all units, inside hp_fsdp_begin and hp_fsdp_end. *out_loss is the sum over this
- * rank's targets, in nats; *out_n_targets how many there are. Errors: ARGUMENT naming a token that
- * is not below vocab_size and where it stands, before anything is computed. Collective. */
+ * rank's targets, in nats; *out_n_targets how many there are. In a tensor group these are of its
+ * tokens alone: as equal parts as can be, in the order of the ranks. Errors: ARGUMENT naming a
+ * token that is not below vocab_size and where it stands, before anything is computed. Collective.
+ */
 HP_MUST_CHECK hp_status qwen3_forward(qwen3 *model, const qwen3_batch *batch, double *out_loss,
                                       int64_t *out_n_targets);
 
 /* Backward through all units, once after a forward: the gradient of `weight` times the mean over
- * this rank's targets (weight 1/K where K passes are accumulated); zeros where there are none.
+ * the batch's targets (weight 1/K where K passes are accumulated); zeros where there are none. In a
+ * tensor group the sum over its ranks is that times their number, so that a mean over all ranks is
+ * one over batches.
  * Errors: STATE without a forward with targets. Collective. */
 HP_MUST_CHECK hp_status qwen3_backward(qwen3 *model, double weight);
 
-/* Logits of the last forward, [n_sequences * seq][vocab_size], valid until the next call; NULL once
- * the backward has run. */
+/* Logits of the last forward, [n_sequences * seq][vocab_size], in a tensor group those of this
+ * rank's tokens; valid until the next call; NULL once the backward has run. */
 const float *qwen3_logits(const qwen3 *model);
 
 /* Continue a prompt: every rank computes the same tokens. A pass of its own. top_k 0: all;

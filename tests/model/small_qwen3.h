@@ -26,12 +26,14 @@ typedef struct small_config {
     int n_replicas, n_shards, n_accumulate;
     const char *optimizer;
     double learning_rate, max_norm;
+    int n_tensor; /* ranks that compute the same samples together; of the shards. 0: none */
 } small_config;
 
 typedef struct small {
     const small_config *config;
     hp_world *world;
     hp_mesh *mesh;
+    hp_group *tensor;
     hp_matmul *matmul;
     hp_fsdp *fsdp;
     qwen3 *model;
@@ -48,7 +50,7 @@ typedef struct small {
 /* Odd sizes, grouped heads, and weights large enough that attention is not uniform. */
 static inline small_config small_config_init(void) {
     small_config c = {
-        {0}, QWEN3_OPTIONS_INIT, HP_FSDP_CONFIG_INIT, SMALL_MATMUL, 1, 1, 1, "adamw", 1e-2, 1.0};
+        {0}, QWEN3_OPTIONS_INIT, HP_FSDP_CONFIG_INIT, SMALL_MATMUL, 1, 1, 1, "adamw", 1e-2, 1.0, 0};
     c.model = (qwen3_config)QWEN3_CONFIG_INIT;
     c.model.vocab_size = 29;
     c.model.hidden_size = 20;
@@ -74,6 +76,14 @@ static inline hp_optimizer *small_optimizer(hp_fsdp *fsdp, const small_config *c
     return optimizer;
 }
 
+/* Ranks that have samples of their own, and which of them this one is. */
+static inline int small_n_data(const small *s) {
+    return hp_world_size(s->world) / (s->config->n_tensor ? s->config->n_tensor : 1);
+}
+static inline int small_data_rank(const small *s) {
+    return hp_world_rank(s->world) / (s->config->n_tensor ? s->config->n_tensor : 1);
+}
+
 /* The mesh is what the config says; where it has one rank, so has the world. */
 static inline small small_begin(hp_world *world, const small_config *config) {
     small s = {.config = config, .world = world};
@@ -82,6 +92,9 @@ static inline small small_begin(hp_world *world, const small_config *config) {
     RANK_OK(hp_fsdp_create(s.mesh, &config->fsdp, &s.fsdp));
     RANK_OK(hp_matmul_open(config->matmul, 1, &s.matmul));
     options.matmul = s.matmul;
+    if (config->n_tensor)
+        RANK_OK(hp_group_split(hp_world_group(world), small_data_rank(&s), 0, &s.tensor));
+    options.tensor = s.tensor;
     RANK_OK(qwen3_create(s.fsdp, &config->model, &options, &s.model));
     RANK_OK(hp_fsdp_commit(s.fsdp));
     s.optimizer = small_optimizer(s.fsdp, config);
@@ -93,6 +106,7 @@ static inline void small_end(small *s) {
     hp_fsdp_destroy(s->fsdp);
     qwen3_destroy(s->model);
     hp_matmul_close(s->matmul);
+    hp_group_destroy(s->tensor);
     hp_mesh_destroy(s->mesh);
 }
 
@@ -119,18 +133,18 @@ static inline double small_pass(small *s, hp_pass pass, int first) {
     const qwen3_batch b = {tokens, targets, batch, seq};
     RANK_OK(hp_fsdp_begin(s->fsdp, pass));
     RANK_OK(qwen3_forward(s->model, &b, &loss, &n_targets));
-    RANK_CHECK(n_targets == (int64_t)batch * (seq - 1));
+    RANK_CHECK(s->tensor || n_targets == (int64_t)batch * (seq - 1));
     if (pass != HP_EVALUATE)
         RANK_OK(qwen3_backward(s->model, 1.0 / c->n_accumulate));
     RANK_OK(hp_fsdp_end(s->fsdp));
     return loss;
 }
 
-/* Sample (step, pass k, rank d, j) is number step * global + (k * D + d) * batch + j. Returns the
- * mean loss over the global batch; gradients are reduced, nothing is updated. */
+/* Sample (step, pass k, data rank d, j) is number step * global + (k * D + d) * batch + j. Returns
+ * the mean loss over the global batch; gradients are reduced, nothing is updated. */
 static inline double small_gradients(small *s, int step) {
     const small_config *c = s->config;
-    const int n_ranks = hp_world_size(s->world), rank = hp_world_rank(s->world);
+    const int n_ranks = small_n_data(s), rank = small_data_rank(s);
     const int batch = c->options.batch, global = c->n_accumulate * n_ranks * batch;
     double loss = 0;
     for (int k = 0; k < c->n_accumulate; k++)
