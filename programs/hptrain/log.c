@@ -30,6 +30,7 @@ static void write_begin(FILE *file, const options *o, const void *what) {
     json_count(file, "n_ranks", (uint64_t)f->n_ranks);
     json_count(file, "n_replicas", (uint64_t)f->n_replicas);
     json_count(file, "n_shards", (uint64_t)f->n_shards);
+    json_count(file, "n_tensor", (uint64_t)f->n_tensor);
     json_text(file, "comm", f->mode);
     json_text(file, "schedule", f->schedule);
     json_count(file, "restart", (uint64_t)f->n_restarts);

@@ -24,8 +24,8 @@ typedef struct run_facts {
     int n_restarts;              /* of the job, before this run */
     int vocab_size;              /* of the model */
     uint64_t n_parameters, n_train, n_held_out, tokens_per_step;
-    int n_ranks, n_replicas, n_shards, n_cores; /* cores that this rank may run on */
-    uint64_t first_step, n_steps;               /* steps done before this run, and after it */
+    int n_ranks, n_replicas, n_shards, n_tensor, n_cores; /* cores that this rank may run on */
+    uint64_t first_step, n_steps; /* steps done before this run, and after it */
 } run_facts;
 
 /* One step, over all ranks. */

@@ -22,10 +22,11 @@ typedef struct model_kind {
     hp_status (*create)(model *m, hp_fsdp *fsdp);
     /* Weights of the directory, where it has some; NULL: there never are. Collective. */
     hp_status (*load)(model *m, hp_fsdp *fsdp);
-    /* Inside a pass. samples: [n][sample_tokens], which must stay until the backward; n: 0 to
-     * --batch. *out_loss: the sum over n * seq predictions. Collective. */
+    /* Inside a pass. samples: [n][sample_tokens], which must stay until the backward, the same on
+     * the ranks of --tp; n: 0 to --batch. *out_loss: the sum over n * seq predictions, or what of
+     * them this rank of --tp has. Collective. */
     hp_status (*forward)(model *m, const int32_t *samples, int n, double *out_loss);
-    /* The gradient of `weight` times the mean over this rank's predictions. Collective. */
+    /* The gradient of `weight` times the mean over these predictions. Collective. */
     hp_status (*backward)(model *m, double weight);
     /* Continue a prompt by n tokens, alike on all ranks; NULL: it cannot. Collective. */
     hp_status (*generate)(model *m, const int32_t *prompt, int n_prompt, uint64_t seed, int n,
@@ -39,6 +40,7 @@ typedef struct model_kind {
 struct model {
     const model_kind *kind;
     const options *options;
+    hp_group *tensor; /* of --tp, before create; NULL: none */
     /* From open. */
     int sample_tokens, vocab_size, n_units;
     char sizes[256];  /* all that its weights' shapes follow from, for people */

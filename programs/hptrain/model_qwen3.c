@@ -136,6 +136,14 @@ static hp_status take_memory(state *s, size_t n_tokens) {
     return HP_OK;
 }
 
+static hp_status check_tensor(const options *o, const qwen3_config *c) {
+    if (c->num_key_value_heads % o->tp != 0)
+        return fail(HP_ERR_ARGUMENT,
+                    "expected --tp to divide the model's %d heads of keys and values, given %d",
+                    c->num_key_value_heads, (int)o->tp);
+    return HP_OK;
+}
+
 static void write_sizes(const qwen3_config *c, char *out_text, size_t size) {
     snprintf(out_text, size,
              "qwen3: vocabulary %d, hidden-size %d, layers %d, heads %d, kv-heads %d, head-dim %d, "
@@ -150,6 +158,7 @@ static hp_status open_model(model *m, uint32_t data_vocab) {
     if (!s)
         return HP_ERR_MEMORY;
     TRY(find_sizes(m, s, data_vocab));
+    TRY(check_tensor(o, &s->config));
     write_sizes(&s->config, m->sizes, sizeof m->sizes);
     m->sample_tokens = (int)o->seq + 1;
     m->vocab_size = s->config.vocab_size;
@@ -179,6 +188,7 @@ static hp_status create(model *m, hp_fsdp *fsdp) {
     config.seed = (uint64_t)o->seed;
     config.matmul = s->matmul;
     config.generate = *o->sample != 0;
+    config.tensor = m->tensor;
     TRY(hp_dtype_parse(o->param_dtype, &config.dtype));
     TRY(qwen3_create(fsdp, &s->config, &config, &s->model));
     m->n_parameters = qwen3_n_parameters(s->model);

@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+enum { MOST_TENSOR = 64 }; /* of --tp */
+
 /* The number of a row: OPTION_steps and so on. */
 enum option_number {
 #define HEADING(text)

@@ -79,14 +79,23 @@ static void say_engine_note(FILE *out, const run_facts *f) {
                 f->engine_note);
 }
 
+/* "2x4 (replicate x shard)" */
+enum { MESH_BYTES = 80 };
+static const char *mesh_text(const run_facts *f, const char *times, char out_text[MESH_BYTES]) {
+    if (f->n_tensor > 1)
+        snprintf(out_text, MESH_BYTES, "%d%s%d%s%d (replicate x shard x tensor)", f->n_replicas,
+                 times, f->n_shards, times, f->n_tensor);
+    else
+        snprintf(out_text, MESH_BYTES, "%d%s%d (replicate x shard)", f->n_replicas, times,
+                 f->n_shards);
+    return out_text;
+}
+
 static void say_facts(FILE *out, const run_facts *f, const options *o) {
-    char text[3][32];
-    fprintf(out,
-            "%s: %s parameters; %d %s as %dx%d (replicate x shard), %s, %s; %s; matrix "
-            "products: %s\n",
-            o->model, grouped(f->n_parameters, text[0]), f->n_ranks,
-            f->n_ranks == 1 ? "rank" : "ranks", f->n_replicas, f->n_shards, f->mode, f->schedule,
-            o->optimizer, f->engine);
+    char text[3][32], mesh[MESH_BYTES];
+    fprintf(out, "%s: %s parameters; %d %s as %s, %s, %s; %s; matrix products: %s\n", o->model,
+            grouped(f->n_parameters, text[0]), f->n_ranks, f->n_ranks == 1 ? "rank" : "ranks",
+            mesh_text(f, "x", mesh), f->mode, f->schedule, o->optimizer, f->engine);
     if (f->n_restarts)
         fprintf(out, "restart %d of the job\n", f->n_restarts);
     say_weights(out, f, o);
@@ -261,14 +270,13 @@ static bool is_utf8(void) {
 
 static hp_status write_picture(const report *r) {
     const run_facts *f = &r->facts;
-    char title[256], subtitle[256], text[2][32];
+    char title[256], subtitle[256], text[2][32], mesh[MESH_BYTES];
     if (!*r->options->curve)
         return HP_OK;
     snprintf(title, sizeof title, "%.80s on %.160s", file_name(r->options->model),
              file_name(f->data));
-    snprintf(subtitle, sizeof subtitle,
-             "%s parameters, %d ranks as %d x %d (replicate x shard), %s %ss per step",
-             grouped(f->n_parameters, text[0]), f->n_ranks, f->n_replicas, f->n_shards,
+    snprintf(subtitle, sizeof subtitle, "%s parameters, %d ranks as %s, %s %ss per step",
+             grouped(f->n_parameters, text[0]), f->n_ranks, mesh_text(f, " x ", mesh),
              grouped(f->tokens_per_step, text[1]), f->unit);
     return plot_write_svg(&r->curve, title, subtitle, f->unit, r->options->curve);
 }

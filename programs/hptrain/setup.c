@@ -11,14 +11,23 @@
 #include "trainer.h"
 
 #include <hyperparallel/coll.h>
+#include <hyperparallel/fused.h>
 
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+int n_data(const trainer *t) {
+    return hp_world_size(t->world) / (int)t->o->tp;
+}
+
+int data_rank(const trainer *t) {
+    return hp_world_rank(t->world) / (int)t->o->tp;
+}
+
 uint64_t global_batch(const trainer *t) {
-    return (uint64_t)(t->o->accumulate * t->o->batch) * (uint64_t)hp_world_size(t->world);
+    return (uint64_t)(t->o->accumulate * t->o->batch) * (uint64_t)n_data(t);
 }
 
 uint64_t tokens_per_step(const trainer *t) {
@@ -28,15 +37,19 @@ uint64_t tokens_per_step(const trainer *t) {
 /* ---- what a rank can find wrong by itself ---- */
 
 static hp_status check_mesh(trainer *t) {
-    const int n_ranks = hp_world_size(t->world);
-    const int n_shards = t->o->n_shards ? t->o->n_shards : n_ranks;
-    t->mesh_sizes[0] = t->o->n_replicas ? t->o->n_replicas : n_ranks / n_shards;
-    t->mesh_sizes[1] = n_shards;
-    const int n = t->mesh_sizes[0] * t->mesh_sizes[1];
+    const int n_ranks = hp_world_size(t->world), n_tensor = (int)t->o->tp;
+    if (n_ranks % n_tensor != 0)
+        return fail(HP_ERR_ARGUMENT, "expected --tp to divide the %d ranks, given %d", n_ranks,
+                    n_tensor);
+    const int n_shards = t->o->n_shards ? t->o->n_shards : n_ranks / n_tensor;
+    const int n_replicas = t->o->n_replicas ? t->o->n_replicas : n_ranks / n_tensor / n_shards;
+    const int n = n_replicas * n_shards * n_tensor;
+    t->mesh_sizes[0] = n_replicas;
+    t->mesh_sizes[1] = n_shards * n_tensor;
     if (n != n_ranks)
         return fail(HP_ERR_ARGUMENT,
-                    "expected --mesh RxS with R x S = %d, the number of ranks, given %s = %d",
-                    n_ranks, t->o->mesh, n);
+                    "expected --mesh RxS with R x S%s = %d, the number of ranks, given %s = %d",
+                    n_tensor > 1 ? " x --tp" : "", n_ranks, t->o->mesh, n);
     return HP_OK;
 }
 
@@ -103,7 +116,7 @@ static uint64_t trace_spans(const trainer *t) {
     const int64_t most = t->o->trace_steps < t->o->steps ? t->o->trace_steps : t->o->steps;
     const uint64_t n_steps = (uint64_t)most, every = (uint64_t)t->o->eval_every;
     const uint64_t n_evaluations = 2 + (every ? n_steps / every : 0);
-    const uint64_t n_at_once = (uint64_t)t->o->batch * (uint64_t)hp_world_size(t->world);
+    const uint64_t n_at_once = (uint64_t)t->o->batch * (uint64_t)n_data(t);
     const uint64_t n_passes = n_evaluations * ((uint64_t)t->o->eval_samples / n_at_once + 1);
     return (uint64_t)t->model.n_units * (64 * n_steps * (uint64_t)t->o->accumulate + 32 * n_passes);
 }
@@ -129,6 +142,29 @@ static hp_status configure(const options *o, hp_fsdp_config *out) {
     out->replay_after = (int)o->replay;
     out->record = o->verify || o->replay;
     return HP_OK;
+}
+
+/* A gather of nothing meets all of the group: who is on another node is named here, before anything
+ * is computed. */
+static hp_status meet(hp_group *group) {
+    const int64_t rows[MOST_TENSOR] = {0};
+    hp_fused_args args = HP_FUSED_ARGS_INIT;
+    hp_matmul *matmul = NULL;
+    TRY(hp_matmul_open("plain", 1, &matmul));
+    args.group = group;
+    args.matmul = matmul;
+    args.rows = rows;
+    const hp_status status = hp_all_gather_matmul(&args);
+    hp_matmul_close(matmul);
+    return status;
+}
+
+static hp_status make_tensor_group(trainer *t) {
+    if (t->o->tp == 1)
+        return HP_OK;
+    TRY(hp_group_split(hp_world_group(t->world), data_rank(t), 0, &t->tensor));
+    t->model.tensor = t->tensor;
+    return agree(t->world, meet(t->tensor));
 }
 
 static hp_status make_fsdp(trainer *t) {
@@ -193,7 +229,8 @@ static hp_status begin_report(trainer *t) {
         .tokens_per_step = tokens_per_step(t),
         .n_ranks = hp_world_size(t->world),
         .n_replicas = hp_mesh_size(t->mesh, 0),
-        .n_shards = hp_mesh_size(t->mesh, 1),
+        .n_shards = hp_mesh_size(t->mesh, 1) / (int)t->o->tp,
+        .n_tensor = (int)t->o->tp,
         .n_cores = n_allowed_cores(),
         .first_step = t->first_step,
         .n_steps = t->last_step,
@@ -213,6 +250,7 @@ hp_status set_up(trainer *t) {
     TRY(compare(t, "checkpoints to resume", *t->o->resume ? "some" : "none"));
     TRY(compare(t, "weights in --model", t->model.has_weights ? "some" : "none"));
     TRY(hp_mesh_create(t->world, t->mesh_sizes, 2, &t->mesh));
+    TRY(make_tensor_group(t));
     TRY(make_fsdp(t));
     TRY(agree(t->world, t->model.kind->create(&t->model, t->fsdp)));
     TRY(compare(t, "the engine of matrix products", t->model.engine));
@@ -232,6 +270,7 @@ void tear_down(trainer *t) {
     if (t->model.kind)
         t->model.kind->close(&t->model);
     hp_trace_destroy(t->trace);
+    hp_group_destroy(t->tensor);
     hp_mesh_destroy(t->mesh);
     free(t->prompt);
     free(t->held_out);

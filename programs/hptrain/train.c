@@ -77,11 +77,10 @@ static hp_status share(trainer *t, double loss, step_record *out, bool *out_stop
 }
 
 /* Sample j of this rank in pass k is number step x global batch + (k x ranks + rank) x batch + j of
- * the data. A rank whose samples cannot be had makes the pass with what it has, as the others wait
- * for it there; before the update all of them know. */
+ * the data, groups of --tp counting as ranks. A rank whose samples cannot be had makes the pass
+ * with what it has, as the others wait for it there; before the update all of them know. */
 static void next_samples(trainer *t, uint64_t step, uint64_t k) {
-    const uint64_t n_ranks = (uint64_t)hp_world_size(t->world);
-    const uint64_t slot = k * n_ranks + (uint64_t)hp_world_rank(t->world);
+    const uint64_t slot = k * (uint64_t)n_data(t) + (uint64_t)data_rank(t);
     if (t->own >= 0)
         keep(t, data_samples(&t->data, (uint64_t)t->o->seed,
                              step * global_batch(t) + slot * (uint64_t)t->o->batch,
@@ -156,10 +155,10 @@ static hp_status evaluate_pass(trainer *t, const int32_t *samples, int n, double
  * samples left for it, since the units' gathers are collective. With *out_stop there is no loss. */
 static hp_status held_out_loss(trainer *t, double *out_loss, bool *out_stop) {
     const int64_t batch = t->o->batch, n_samples = t->o->eval_samples;
-    const int64_t stride = batch * hp_world_size(t->world);
+    const int64_t stride = batch * n_data(t);
     double loss = 0;
     for (int64_t first = 0; first < n_samples; first += stride) {
-        const int64_t mine = first + batch * hp_world_rank(t->world);
+        const int64_t mine = first + batch * data_rank(t);
         const int64_t n = clamp(n_samples - mine, 0, batch);
         const int32_t *from = t->held_out + (n ? mine * t->model.sample_tokens : 0);
         TRY(stop_agree(t->world, out_stop));

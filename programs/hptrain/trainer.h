@@ -17,8 +17,9 @@ typedef struct trainer {
     int32_t *samples, *held_out; /* [batch], [eval_samples]; each sample_tokens */
     int32_t *prompt;             /* of --sample; NULL: none */
     int n_prompt;
-    int mesh_sizes[2]; /* replicate, shard */
+    int mesh_sizes[2]; /* replicate, and shard x tensor: the latter are neighbours */
     hp_mesh *mesh;
+    hp_group *tensor; /* of --tp; NULL: each rank has samples of its own */
     hp_trace *trace;
     bool has_traced;
     hp_fsdp *fsdp;
@@ -46,7 +47,11 @@ void keep(trainer *t, hp_status status);
  */
 hp_status verify(trainer *t, hp_verify_what what);
 
-/* Samples, and predictions, of all ranks in one step. */
+/* Ranks, or groups of --tp, that have samples of their own; which of them this is. */
+int n_data(const trainer *t);
+int data_rank(const trainer *t);
+
+/* Samples, and predictions, of all of them in one step. */
 uint64_t global_batch(const trainer *t);
 uint64_t tokens_per_step(const trainer *t);
 

@@ -20,7 +20,8 @@ static void write_verdict(FILE *file, const trainer *t, const verified *v) {
     log_write_verified(file, v);
     json_count(file, "ranks", (uint64_t)f->n_ranks);
     json_text(file, "mode", f->mode);
-    fprintf(file, ", \"mesh\": [%d, %d]", f->n_replicas, f->n_shards);
+    /* Of what is verified: ranks of --tp are shards to it. */
+    fprintf(file, ", \"mesh\": [%d, %d]", f->n_replicas, f->n_shards * f->n_tensor);
     json_text(file, "schedule", f->schedule);
     json_count(file, "prefetch", (uint64_t)t->o->prefetch);
     fputs("}\n", file);
