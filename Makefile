@@ -64,11 +64,17 @@ cluster-test: ## tests over two hosts, which are namespaces of this machine join
 	@tools/build.sh $(BUILD)
 	@tools/cluster.sh test $(BUILD)
 
-# What has no work behind it yet says so, and fails: a script must not take it for done.
-python: ## (not yet) the Python package
-	@echo "make python: not there yet; it comes with the Python package" >&2; exit 2
-python-test: ## (not yet) tests of the Python package
-	@echo "make python-test: not there yet; it comes with the Python package" >&2; exit 2
+python: ## the Python package, in place, for build/python/bin/python
+	@tools/setup.sh build python-build
+	@tools/build.sh $(BUILD) -- python_package
+	@tools/python.sh $(BUILD)
+	@echo "built: build/python/bin/hprun -n 2 build/python/bin/python PROGRAM"
+
+python-test: ## tests of the Python package, with PyTorch and MindSpore, which it installs (ARGS=: more for pytest)
+	@tools/setup.sh build python
+	@tools/build.sh $(BUILD) -- python_package
+	@tools/python.sh $(BUILD)
+	@HYPER_PARALLEL_BUILD=$(BUILD) build/python/bin/python -m pytest -q tests/python $(ARGS)
 
 clean: ## remove build/
 	rm -rf $(BUILD)

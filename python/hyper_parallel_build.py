@@ -69,12 +69,14 @@ def write_abi(path):
     ffi = cffi.FFI()
     ffi.cdef(declarations())
     ffi.set_source("hyper_parallel._abi", None)
-    ffi.emit_python_code(path)
-    with open(path, "a") as out:
+    new = path + ".new"  # whoever imports it meanwhile has the old one
+    ffi.emit_python_code(new)
+    with open(new, "a") as out:
         out.write(f"\nVERSION = {version}\nINITIAL = {{\n")
         for name, value in values.items():
             out.write(f'    "{name}": bytes.fromhex("{value}"),\n')
         out.write("}\n")
+    os.replace(new, path)
 
 
 if __name__ == "__main__":

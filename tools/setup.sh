@@ -4,13 +4,14 @@
 # setup.sh - the packages that the work on this tree needs, and why: one list.
 #
 # usage: tools/setup.sh [-n] GROUP...
-#        groups: make build test lint fuzz browser mpi cluster all python peers
+#        groups: make build test lint fuzz browser mpi cluster all python python-build peers
 #
 # Says what is missing and why, then installs it with apt-get, as root or through sudo. With -n it
 # only says so, and fails when something is missing. Where there is no apt-get it lists what to
 # install and stops, unless compiler, cmake and ninja are there. When nothing is missing it is
 # silent and touches nothing. All does not hold what one node does not need, mpi and cluster, nor what
-# only comparisons need: python, which makes build/python with pip (1.2 GB, PyTorch), and peers, which
+# only Python needs: python, which makes build/python with pip (3 GB: PyTorch, MindSpore), python-build,
+# what make python needs besides; nor what only comparisons need: peers, which
 # makes build/peers with pip (1.5 GB, other MPIs, oneCCL and Gloo).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -50,13 +51,15 @@ cluster util-linux     makes and enters namespaces
 cluster iperf3         says what the link between them carries
 cluster python3        answers on a host, in a test
 python python3-venv    makes build/python
+python-build python3-venv makes build/python
 peers python3-venv     makes build/peers
 peers g++              hpperf-ccl, the peer that is oneCCL
 '
 
-# Pinned: what the comparisons with them say holds for these.
+# Pinned: what the comparisons with them say holds for these. MindSpore takes no newer numpy.
 python=build/python
-python_packages=(torch==2.13.0 transformers==5.24.0 safetensors==0.8.0 numpy==2.4.6)
+python_packages=(torch==2.13.0 mindspore==2.10.0 transformers==5.24.0 safetensors==0.8.0 numpy==1.26.4
+    cffi==2.1.1 setuptools==84.2.1 wheel==0.48.0 pytest==9.2.0 ruff==0.17.6)
 
 # A folder each, as FOLDER PACKAGE...; the later rows of one folder go over the earlier ones. Without
 # what packages ask for: libfabric, which is not there and not needed inside a node. The CPU build of
@@ -141,7 +144,7 @@ install_python() {
     fi
     printf 'Installing into %s: %s\n' "$python" "$wanted"
     python3 -m venv "$python" || fail "python3 could not make $python"
-    "$python/bin/python" -m pip install -qq "${python_packages[@]}" ||
+    "$python/bin/python" -m pip install -qq --no-compile "${python_packages[@]}" ||
         fail "pip could not install: $wanted"
     echo "$wanted" >"$stamp"
 }
@@ -173,13 +176,13 @@ if [ "${1:-}" = -n ]; then
     is_dry=yes
     shift
 fi
-[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz browser mpi cluster all python peers"
+[ $# -gt 0 ] || fail "expected a group: make build test lint fuzz browser mpi cluster all python python-build peers"
 groups=()
 for group in "$@"; do
     case $group in
-    make | build | test | lint | fuzz | browser | mpi | cluster | python | peers) groups+=("$group") ;;
+    make | build | test | lint | fuzz | browser | mpi | cluster | python | python-build | peers) groups+=("$group") ;;
     all) groups+=(make build test lint fuzz browser) ;;
-    *) fail "expected a group (make build test lint fuzz browser mpi cluster all python peers), given '$group'" ;;
+    *) fail "expected a group (make build test lint fuzz browser mpi cluster all python python-build peers), given '$group'" ;;
     esac
 done
 
