@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fsdp_tree.py - all units under one root module as one hp_fsdp, and its passes.
+
+A pass begins with the outermost forward and ends when a backward has been through every outermost
+forward of it; evaluation (no_grad) ends with its forward. What happens when inside of a pass is the
+C engine's. Gradients of the shards are in param.grad from the end of the pass on. Between passes
+anybody may write the shards: optimizers do it between hp_fsdp_update_begin and end, and other
+writes are seen by the version counters of the parameters when the next pass begins.
+"""
+
+import itertools
+import math
+import weakref
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from hyper_parallel import world as worlds
+from hyper_parallel._c import HyperParallelError, check, ffi, lib, new
+from hyper_parallel.torch.fsdp_units import BACKWARD, IDLE
+from hyper_parallel.torch.mesh import check_mesh, mesh_handle
+from hyper_parallel.torch.tensors import DTYPES
+
+_trees = weakref.WeakSet()
+_memories = weakref.WeakSet()
+_order = itertools.count()
+
+
+class _Memory:
+    """The hp_fsdp: it lives as long as a tensor that views its memory."""
+
+    def __init__(self, handle):
+        self.handle = handle
+        if not _memories:
+            worlds.before_shutdown(close_all)
+        _memories.add(self)
+
+    def close(self):
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            lib.hp_fsdp_destroy(handle)
+
+    __del__ = close
+
+
+class Tree:
+    """units: in the order of their modules. They must agree in mesh, mode and precision."""
+
+    def __init__(self, root, units):
+        self.root_module, self.units = root, units
+        self.memory = None
+        self.in_pass = self.in_update = self.in_backward = self.in_optimizer = False
+        self.is_broken = self.is_last_backward = True
+        self.kind = lib.HP_SYNC
+        self.depth = 0  # of forwards that are open
+        self.n_forwards = self.n_backwards = 0  # outermost ones, in this pass
+        self.kept = {}  # gradients of earlier passes, that the next one's are added to
+        self.versions = 0
+        self.held = []  # units gathered by hand
+        self._commit()
+        self.is_broken = False
+        self.order = next(_order)
+        _trees.add(self)
+
+    # ---- commit ---------------------------------------------------------------------------
+
+    def _commit(self):
+        options = self._agreed()
+        self.mesh = options.mesh
+        sizes = check_mesh(self.mesh)
+        self.n_dims = len(sizes)
+        self.n_shards, self.n_replicas = sizes[-1], math.prod(sizes[:-1])
+        prefetch = [len(u.backward_prefetch or ()) for u in self.units]
+        config = new("hp_fsdp_config", mode=_mode(options), offload=int(options.offload),
+                     prefetch=min(16, max(1, *prefetch)))
+        for name in ("param_dtype", "reduce_dtype"):
+            dtype = getattr(options.mp_policy, name)
+            if dtype is not None:
+                setattr(config, name, DTYPES[dtype])
+        out = ffi.new("hp_fsdp **")
+        check(lib.hp_fsdp_create(mesh_handle(self.mesh), config, out))
+        self.memory = _Memory(out[0])
+        keep = []
+        for unit in self._declared():
+            self._declare(unit, keep)
+        check(lib.hp_fsdp_commit(self.handle))
+        self.mode = ffi.string(lib.hp_mode_name(lib.hp_fsdp_mode(self.handle))).decode()
+        self.has_stable_addresses = self.mode == "mapped" or self.n_shards == 1
+        for param in self.params():
+            param.take_shard()
+            param.tensor._hyper_parallel = param
+        self.note_versions()
+
+    def _agreed(self):
+        """The options that are the tree's: of all units, which must have them alike."""
+        first = self.units[0].options
+        for unit in self.units:
+            for name in ("mesh", "comm_fusion", "comm_fusion_zero_copy", "mode", "offload"):
+                if getattr(unit.options, name) != getattr(first, name):
+                    raise ValueError(f"expected one {name} in {self.units[0].name} and "
+                                     f"{unit.name}, given {getattr(first, name)!r} and "
+                                     f"{getattr(unit.options, name)!r}")
+            policies = first.mp_policy, unit.options.mp_policy
+            if len({(p.param_dtype, p.reduce_dtype) for p in policies}) > 1:
+                raise ValueError(f"expected one param_dtype and one reduce_dtype in "
+                                 f"{self.units[0].name} and {unit.name}, given {policies[0]} and "
+                                 f"{policies[1]}")
+        return first
+
+    def _declared(self):
+        """The order of declarations: a unit comes after those that it prefetches by list."""
+        has_lists = any(unit.forward_prefetch is not None for unit in self.units)
+        return reversed(self.units) if has_lists else self.units
+
+    def _declare(self, unit, keep):
+        unit.tree = self
+        params = ffi.new("hp_param[]", max(1, len(unit.params)))
+        for param, out in zip(unit.params, params):
+            param.describe(out, keep)
+        prefetch = [u.handle for u in unit.forward_prefetch or ()]
+        if None in prefetch:
+            raise ValueError(f"expected {unit.name} to prefetch units of its model that come after "
+                             f"it, given {[u.name for u in unit.forward_prefetch]}")
+        keep_list = ffi.new("hp_unit *[]", prefetch)
+        config = new("hp_unit_config", factor=unit.options.factor,
+                     reshard_after_forward=int(unit.options.reshard_after_forward),
+                     reduce=lib.HP_AVG if unit.options.reduce_op == "avg" else lib.HP_SUM)
+        if unit.forward_prefetch is not None:
+            config.prefetch, config.n_prefetch = keep_list, len(prefetch)
+        out = ffi.new("hp_unit **")
+        check(lib.hp_unit_create(self.handle, unit.name.encode(), params, len(unit.params), config,
+                                 out))
+        unit.handle = out[0]
+
+    @property
+    def handle(self):
+        """The hp_fsdp *. RuntimeError when it is closed."""
+        if self.memory.handle is None:
+            raise RuntimeError("expected a model whose world lives, it was shut down")
+        return self.memory.handle
+
+    def params(self):
+        return (param for unit in self.units for param in unit.params)
+
+    # ---- passes ---------------------------------------------------------------------------
+
+    def enter(self, is_training):
+        """An outermost forward begins."""
+        if self.is_broken:
+            raise RuntimeError("expected reset_iter_state() on all ranks first: the last forward "
+                               "or backward was left in its middle")
+        if self.in_pass and is_training and self.kind == lib.HP_EVALUATE:
+            held = self.held
+            self.end()
+            self.begin(True)
+            for unit in held:
+                self.hold(unit, False)
+        elif not self.in_pass:
+            self.begin(is_training)
+        self.n_forwards += is_training
+
+    def begin(self, is_training):
+        """Begin a pass: a training one as the units' flags say, or an evaluation."""
+        self.see_writes()
+        self.kind = lib.HP_EVALUATE
+        if is_training:
+            kinds = [self._kind_of(unit) for unit in self.units]
+            self.kind = kinds[0]
+            for unit, kind in zip(self.units, kinds):
+                own = -1 if kind == self.kind else kind
+                if own != unit.own_pass:
+                    check(lib.hp_unit_set_pass(unit.handle, own))
+                    unit.own_pass = own
+            self._keep_gradients()
+        check(lib.hp_fsdp_begin(self.handle, self.kind))
+        self.in_pass = True
+        self.n_forwards = self.n_backwards = 0
+
+    def _kind_of(self, unit):
+        if not unit.requires_sync:
+            return lib.HP_NO_SYNC
+        is_whole = unit.requires_all_reduce or self.n_replicas == 1
+        return lib.HP_SYNC if is_whole else lib.HP_DEFER_REPLICATE
+
+    def _keep_gradients(self):
+        for param in self.params():
+            grad, param.tensor.grad = param.tensor.grad, None
+            if grad is not None:
+                self.kept[param] = grad.clone() if param.is_gradient_shard(grad) else grad
+
+    def end(self):
+        """End the pass: gradients are in param.grad."""
+        for unit in self.units:
+            self.finish_backward(unit)
+        if self.kind != lib.HP_EVALUATE:
+            self._flush_parents()
+        check(lib.hp_fsdp_end(self.handle))
+        self.in_pass = False
+        self.held = []
+        for unit in self.units:
+            if unit.is_shown:
+                unit.hide()
+        if self.kind != lib.HP_EVALUATE:
+            self._hand_out_gradients()
+        if self.in_optimizer:
+            self.begin_update()
+
+    def _flush_parents(self):
+        """Units that compute around others give their gradients when all is computed."""
+        for unit in self.units:
+            if unit.is_parent and any(p.tensor.grad is not None for p in unit.params):
+                unit.call("hp_backward_begin")
+                for param in unit.params:
+                    if param.tensor.grad is not None:
+                        param.give_gradient()
+                unit.call("hp_backward_end")
+
+    def _hand_out_gradients(self):
+        for param in self.params():
+            kept = self.kept.pop(param, None)
+            if self._kind_of_pass(param.unit) != lib.HP_SYNC or param.is_frozen:
+                param.tensor.grad = kept
+                continue
+            if not param.tensor.requires_grad:
+                continue
+            grad = param.gradient_shard()
+            if kept is not None:
+                grad.add_(kept)
+            param.hand_out(grad)
+
+    def _kind_of_pass(self, unit):
+        return self.kind if unit.own_pass < 0 else unit.own_pass
+
+    def settle(self):
+        """End a pass that waits for a backward that did not come."""
+        if self.in_pass and not self.is_broken:
+            if self.depth or self.in_backward:
+                raise RuntimeError("expected the end of the forward or backward that is running")
+            self.end()
+
+    # ---- backward -------------------------------------------------------------------------
+
+    def begin_backward(self, unit):
+        """The first gradient has come to an output of the unit, or to something in it."""
+        if not self.in_pass or self.kind == lib.HP_EVALUATE:
+            raise RuntimeError(
+                f"expected one backward for each forward of {unit.name}, given one more: its pass "
+                "has ended; add up losses before backward, or call the model again")
+        if not self.in_backward:
+            self.in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
+        if unit.is_parent:
+            unit.show()
+            return
+        self.finish_backward(unit)
+        unit.call("hp_backward_begin")
+        unit.phase = BACKWARD
+        unit.n_missing = sum(param.tensor.requires_grad for param in unit.params)
+        unit.show()
+        unit.range("backward").__enter__()
+
+    def finish_backward(self, unit):
+        """The unit's gradients are complete."""
+        if unit.phase == BACKWARD:
+            unit.range("backward").__exit__(None, None, None)
+            unit.phase = IDLE
+            unit.hide()
+            unit.call("hp_backward_end")
+
+    def take_gradient(self, param):
+        """Autograd has accumulated a parameter's full gradient."""
+        unit = param.unit
+        if unit.is_parent:
+            return
+        if unit.phase != BACKWARD:
+            try:  # nothing of its outputs could be watched
+                self.begin_backward(unit)
+            except HyperParallelError as error:
+                raise RuntimeError(
+                    f"expected the gradient of {param.name} while its unit {unit.name} is in "
+                    "backward, given it later: let modules that share a parameter be one unit, "
+                    "fully_shard([a, b])") from error
+        param.give_gradient()
+        unit.n_missing -= 1
+        if not unit.n_missing and not unit.has_inputs:
+            self.finish_backward(unit)
+
+    def _backward_done(self):
+        self.in_backward = False
+        for unit in self.units:
+            self.finish_backward(unit)
+            if unit.is_shown:
+                unit.hide()
+        if self.in_pass and self.n_backwards >= self.n_forwards and self.is_last_backward:
+            self.end()
+
+    # ---- writes of shards -----------------------------------------------------------------
+
+    def begin_update(self):
+        self.settle()
+        if not self.in_update:
+            check(lib.hp_fsdp_update_begin(self.handle))
+            self.in_update = True
+
+    def end_update(self):
+        if self.in_update:
+            check(lib.hp_fsdp_update_end(self.handle))
+            self.in_update = False
+        self.note_versions()
+
+    def _version(self):
+        return sum(param.tensor._version for param in self.params())
+
+    def note_versions(self):
+        self.versions = self._version()
+
+    def see_writes(self):
+        """New weights, if anybody has written any since the last pass, are the engine's too."""
+        if self.in_update or self._version() != self.versions:
+            self.begin_update()
+            self.end_update()
+
+    # ---- by hand --------------------------------------------------------------------------
+
+    def hold(self, unit, wait):
+        if not self.in_pass:
+            self.begin(False)
+        unit.call("hp_unit_unshard", int(wait))
+        if unit not in self.held:
+            self.held.append(unit)
+
+    def let_go(self, unit):
+        if not self.in_pass or unit not in self.held or unit.phase != IDLE:
+            return
+        unit.hide()
+        unit.call("hp_unit_reshard")
+        self.held.remove(unit)
+        if not self.held and self.kind == lib.HP_EVALUATE and not self.depth:
+            self.end()
+
+    # ---- the end --------------------------------------------------------------------------
+
+    def leave(self):
+        """An exception has left a forward in its middle."""
+        self.is_broken = True
+        for unit in self.units:
+            unit.hide()
+
+    def reset(self):
+        """Drop the pass and its gradients; collective."""
+        check(lib.hp_fsdp_reset(self.handle))
+        self.in_pass = self.in_backward = self.is_broken = False
+        self.depth = self.n_forwards = self.n_backwards = 0
+        self.held = []
+        self.kept.clear()
+        for unit in self.units:
+            unit.forget()
+        for param in self.params():
+            param.tensor.grad = None
+
+    def close(self):
+        """The parameters keep copies of their shards; the engine is gone."""
+        for param in self.params():
+            if param.shard is not None:
+                param.tensor.data = param.shard.clone()
+                if param.tensor.grad is not None:
+                    param.tensor.grad = param.tensor.grad.clone()
+        self.memory.close()
+
+
+def _mode(options):
+    mode = ffi.new("hp_mode *")
+    name = options.mode
+    if name is None:
+        zero_copy = options.comm_fusion_zero_copy in (None, True)
+        name = "per-param"
+        if options.comm_fusion:
+            name = "fused-zero-copy" if zero_copy else "fused"
+    check(lib.hp_mode_parse(name.encode(), mode))
+    return mode[0]
+
+
+def all_trees():
+    """In one order on all ranks."""
+    return sorted(_trees, key=lambda tree: tree.order)
+
+
+def close_all():
+    """Before the world is shut down; the ranks close their trees in one order."""
+    for tree in all_trees():
+        tree.close()
+    for memory in list(_memories):
+        memory.close()
+    _trees.clear()
+    _memories.clear()
+
+
+# ---- optimizers: any step of torch's writes shards between the two calls ----------------------
+
+def _trees_of(optimizer):
+    params = (getattr(p, "_hyper_parallel", None)
+              for group in optimizer.param_groups for p in group["params"])
+    trees = {param.unit.tree for param in params if param is not None}
+    return sorted(trees, key=lambda tree: tree.order)
+
+
+def _before_step(optimizer, _args, _kwargs):
+    for tree in _trees_of(optimizer):
+        tree.begin_update()
+        tree.in_optimizer = True
+
+
+def _after_step(optimizer, _args, _kwargs):
+    for tree in _trees_of(optimizer):
+        tree.in_optimizer = False
+        tree.end_update()
+
+
+torch_optimizer.register_optimizer_step_pre_hook(_before_step)
+torch_optimizer.register_optimizer_step_post_hook(_after_step)
