@@ -6,15 +6,23 @@
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
+# Lines are what reports and backtraces need; a debugger wants variables, which are half of all bytes.
+set(HP_DEBUG "" CACHE STRING "Debug information: 0 none, 1 lines, 2 variables too; 2, sanitizers 1")
 if(HP_SANITIZE) # which look at every access: more optimisation costs the compiler twice the time
-  set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g")
+  set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
 else()
   set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O3 -g")
+endif()
+if(NOT HP_DEBUG STREQUAL "")
+  string(REGEX REPLACE "-g.*" "-g${HP_DEBUG}" CMAKE_C_FLAGS_RELWITHDEBINFO
+         ${CMAKE_C_FLAGS_RELWITHDEBINFO})
 endif()
 set(CMAKE_C_STANDARD 17)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF)
-set(CMAKE_C_VISIBILITY_PRESET hidden)
+if(NOT HP_SANITIZE) # where tests link the shared library and need every name of it
+  set(CMAKE_C_VISIBILITY_PRESET hidden)
+endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON) # clang-tidy reads them
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
