@@ -145,6 +145,17 @@ static hp_status say_read(hpi_fused_run *run) {
     return HP_OK;
 }
 
+/* When the last of all comes, the others have a block left to multiply and this rank has all of
+ * them: where ranks share cores they go first, which a scheduler would not give them. */
+static hp_status give_way(hpi_fused_run *run) {
+    if (hpi_world_can_spin(run->world))
+        return HP_OK;
+    for (int i = 0; i < run->n; i++)
+        if (i != run->rank && hpi_world_is_beside(run->world, hp_group_world_rank(run->group, i)))
+            HP_TRY(hpi_fused_wait(run, &run->state->shared[i]->read.value, i, run->seq));
+    return HP_OK;
+}
+
 /* One piece; the last one says that all was read, as soon as it was. */
 static hp_status run_piece(hpi_fused_run *run, const target *t, const hpi_fused_piece *p,
                            bool is_first, bool is_last) {
@@ -184,6 +195,7 @@ hp_status hpi_fused_run_gather(hpi_fused_run *run) {
     if (is_late) {
         HP_TRY(copy_blocks(run, &t, 0, run->n));
         HP_TRY(say_read(run));
+        HP_TRY(give_way(run));
     }
     for (int i = 0; i < n_pieces; i++) {
         hpi_fused_piece *p = next_piece(run, n_pieces);

@@ -79,7 +79,7 @@ typedef struct hpi_fused_piece {
 typedef struct hpi_fused_state {
     hp_group *group;
     uint64_t seq;        /* of the last call */
-    uint64_t n_tiles;    /* of all calls so far */
+    uint64_t n_tiles;    /* of all calls so far; numbers, some of which are left out */
     uint64_t staged_seq; /* the last call whose block was copied for peers to read; 0: none */
     hpi_fused_cut cut;
     hpi_outbox *control, *staging, *slots; /* in the own segment; NULL: not taken yet */

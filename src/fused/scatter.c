@@ -10,8 +10,9 @@
  *
  * All ranks make all tiles in one order: one of each rank's block in turn, so that ranks add in
  * turn. Who is behind holds the others up when their slots are full, and not before. A tile's slots
- * are in caches when they are added, and the whole product lies nowhere. Each element is the tree
- * over ranks of fp32 products, rounded once.
+ * are in caches when they are added, and the whole product lies nowhere. Each call begins in slot
+ * 0, so that one of a single tile writes where the last one did: numbers that are left out count as
+ * made and added. Each element is the tree over ranks of fp32 products, rounded once.
  */
 #include "inside.h"
 
@@ -274,6 +275,7 @@ hp_status hpi_fused_run_scatter(hpi_fused_run *run) {
     tile t;
     if (run->n == 1)
         return multiply_alone(run);
+    s->n_tiles = hpi_align_up(s->n_tiles, HPI_TILE_SLOTS); /* slots that are warm are used again */
     HP_TRY(hpi_fused_reserve(&s->sums, 2 * (uint64_t)all.columns * sizeof(float)));
     HP_TRY(hpi_fused_say(run));
     adder a = adder_begin(run);
