@@ -70,8 +70,7 @@ typedef struct job {
 static hp_status parse(int argc, char **argv, job *j) {
     j->is_overlap = argc > 1 && strcmp(argv[1], "overlap") == 0;
     j->is_step = argc > 1 && strcmp(argv[1], "step") == 0;
-    j->is_fused =
-        argc > 1 && (strcmp(argv[1], "ag_matmul") == 0 || strcmp(argv[1], "matmul_rs") == 0);
+    j->is_fused = argc > 1 && fused_op_parse(argv[1], &j->fused.op);
     return j->is_overlap ? overlap_parse(argc - 1, argv + 1, &j->overlap)
            : j->is_step  ? step_parse(argc - 1, argv + 1, &j->step)
            : j->is_fused ? fused_parse(argc - 1, argv + 1, &j->fused)

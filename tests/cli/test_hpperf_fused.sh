@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# hpperf ag_matmul and matmul_rs: rows for every number of ranks and dtype whose two forms agree, one
-# object a line; what it does not understand it says once. How fast they are is no test's business.
+# hpperf ag_matmul, matmul_rs, ag_weight_grad: rows for every number of ranks and dtype whose two
+# forms agree, one object a line; what it does not understand it says once. How fast they are is no
+# test's business.
 set -euo pipefail
 build=$1
 out=$(mktemp -d)
@@ -48,6 +49,10 @@ run 2 matmul_rs --shape expert-down --tokens 7 --pairs 1 --dtype bf16 --json
 holds "len(rows) == 1 and rows[0]['k'] == 384 and rows[0]['wrong'] == 0"
 run 2 ag_matmul --shape 0.6b-kv --tokens 8 --pairs 1 --delay --dtype fp16 --json
 holds "rows[0]['delay_us'] > 0 and rows[0]['wrong'] == 0"
+run 2 ag_weight_grad --shape expert-gate --tokens 9 --pairs 2 --dtype bf16 --json
+holds "rows[0]['op'] == 'ag_weight_grad' and rows[0]['n'] == 384 and rows[0]['wrong'] == 0"
+holds "all(r['product_us'] > 0 and r['collective_share'] < 1 for r in rows)"
+holds "all(r['ratio_least'] <= r['ratio'] <= r['ratio_most'] for r in rows)"
 run 2 matmul_rs --shape 0.6b-o,expert-down --tokens 4 --pairs 1
 [ "$(grep -vc '^#' "$out/said")" -eq 2 ] || fail "expected two rows"
 

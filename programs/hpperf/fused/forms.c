@@ -18,16 +18,18 @@
 #include <string.h>
 #include <time.h>
 
+enum { PIECE = 256 }; /* elements that are made, or compared, at once */
+
 struct forms {
     hp_world *world;
     hp_group *group;
     hp_matmul *engine;
     hp_dtype dtype;
     int rank, n_ranks;
-    bool is_scatter;
+    fused_op op;
     int64_t m, n, k, mine; /* rows of all, of this rank */
     int64_t *rows;         /* [n_ranks] */
-    hp_symm rows_symm;     /* ag_matmul: [m][k], with this rank's block in its place */
+    hp_symm rows_symm;     /* gathered: [m][k], with this rank's block in its place */
     hp_symm sums_symm;     /* matmul_rs: [m][n] products, fp32, and this rank's sums behind them */
     unsigned char *input;  /* what is written anew: the block, or all of a */
     unsigned char *a, *b, *fresh; /* fresh: what is written */
@@ -41,8 +43,22 @@ static double now_us(void) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-static int64_t c_rows(const forms *f) {
-    return f->is_scatter ? f->mine : f->m;
+static bool is_scatter(const forms *f) {
+    return f->op == MATMUL_RS;
+}
+static bool is_weights(const forms *f) {
+    return f->op == AG_WEIGHT_GRAD;
+}
+static int64_t n_results(const forms *f) {
+    return is_weights(f) ? f->n * f->k : (is_scatter(f) ? f->mine : f->m) * f->n;
+}
+/* Gradients of weights are wanted in fp32. */
+static hp_dtype result_dtype(const forms *f) {
+    return is_weights(f) ? HP_FP32 : f->dtype;
+}
+/* Elements of b: weights, or this rank's columns of all rows' gradients. */
+static int64_t n_local(const forms *f) {
+    return f->n * (is_weights(f) ? f->m : f->k);
 }
 
 /* ---- making them ---- */
@@ -57,10 +73,10 @@ static hp_status take(size_t bytes, unsigned char **out) {
 
 /* Numbers in [-1, 1), others on each rank. */
 static hp_status fill(const forms *f, void *out, int64_t count) {
-    float piece[256];
+    float piece[PIECE];
     uint32_t x = 12345 + (uint32_t)f->rank * 977;
-    for (int64_t at = 0; at < count; at += 256) {
-        const int64_t n = count - at < 256 ? count - at : 256;
+    for (int64_t at = 0; at < count; at += PIECE) {
+        const int64_t n = count - at < PIECE ? count - at : PIECE;
         for (int64_t i = 0; i < n; i++) {
             x = x * 1664525 + 1013904223;
             piece[i] = (float)(int32_t)x * 0x1p-31F;
@@ -93,11 +109,12 @@ static hp_status cut_rows(forms *f) {
 
 static hp_status take_operands(forms *f) {
     const size_t size = hp_dtype_size(f->dtype);
-    const size_t row = (size_t)f->k * size, c_bytes = (size_t)(c_rows(f) * f->n) * size;
+    const size_t row = (size_t)f->k * size;
+    const size_t c_bytes = (size_t)n_results(f) * hp_dtype_size(result_dtype(f));
     int64_t before = 0;
     for (int i = 0; i < f->rank; i++)
         before += f->rows[i];
-    if (f->is_scatter) {
+    if (is_scatter(f)) {
         unsigned char *products;
         TRY(take((size_t)f->m * row, &f->a));
         TRY(take_symmetric(f, (size_t)((f->m + f->rows[0]) * f->n) * sizeof(float), &f->sums_symm,
@@ -107,13 +124,13 @@ static hp_status take_operands(forms *f) {
         TRY(take_symmetric(f, (size_t)f->m * row, &f->rows_symm, &f->a));
         f->input = f->a + (size_t)before * row;
     }
-    f->input_bytes = (size_t)(f->is_scatter ? f->m : f->mine) * row;
+    f->input_bytes = (size_t)(is_scatter(f) ? f->m : f->mine) * row;
     TRY(take(f->input_bytes, &f->fresh));
-    TRY(take((size_t)(f->n * f->k) * size, &f->b));
+    TRY(take((size_t)n_local(f) * size, &f->b));
     TRY(take(c_bytes, &f->c[FUSED]));
     TRY(take(c_bytes, &f->c[SEPARATE]));
     TRY(fill(f, f->fresh, (int64_t)(f->input_bytes / size)));
-    return fill(f, f->b, f->n * f->k);
+    return fill(f, f->b, n_local(f));
 }
 
 hp_status forms_create(hp_world *world, const fused_options *o, const fused_shape *shape,
@@ -127,7 +144,7 @@ hp_status forms_create(hp_world *world, const fused_options *o, const fused_shap
                  .dtype = o->dtype,
                  .rank = hp_world_rank(world),
                  .n_ranks = hp_world_size(world),
-                 .is_scatter = shape->is_scatter,
+                 .op = o->op,
                  .m = tokens};
     f->n = shape->is_scatter ? shape->n : shape->n / f->n_ranks;
     f->k = shape->is_scatter ? shape->k / f->n_ranks : shape->k;
@@ -145,7 +162,7 @@ hp_status forms_destroy(forms *f) {
     if (f->sums_symm.id)
         status = hp_symm_free(f->sums_symm);
     hp_matmul_close(f->engine);
-    if (f->is_scatter)
+    if (is_scatter(f))
         free(f->a);
     free(f->b);
     free(f->fresh);
@@ -165,12 +182,33 @@ static hp_status run_fused(const forms *f) {
     args.rows = f->rows;
     args.n = args.ldc = f->n;
     args.k = args.lda = args.ldb = f->k;
-    args.dtype = args.out_dtype = f->dtype;
-    args.transpose_b = 1;
+    args.dtype = f->dtype;
+    args.out_dtype = result_dtype(f);
+    args.transpose_b = args.transpose_c = 1;
     args.a = f->input;
     args.b = f->b;
     args.c = f->c[FUSED];
-    return f->is_scatter ? hp_matmul_reduce_scatter(&args) : hp_all_gather_matmul(&args);
+    if (is_weights(f)) {
+        args.ldb = f->n;
+        args.ldc = f->k;
+        return hp_all_gather_weight_grad(&args);
+    }
+    return is_scatter(f) ? hp_matmul_reduce_scatter(&args) : hp_all_gather_matmul(&args);
+}
+
+/* c [n][k]: b, transposed, times a. */
+static hp_status run_weights(const forms *f, void *c) {
+    hp_matmul_args p = HP_MATMUL_ARGS_INIT;
+    p.m = p.lda = f->n;
+    p.n = p.ldb = p.ldc = f->k;
+    p.k = f->m;
+    p.dtype = f->dtype;
+    p.out_dtype = HP_FP32;
+    p.transpose_a = 1;
+    p.a = f->b;
+    p.b = f->a;
+    p.c = c;
+    return hp_matmul_run(f->engine, &p);
 }
 
 static hp_status run_product(const forms *f, void *c, hp_dtype out_dtype) {
@@ -205,32 +243,43 @@ static hp_status scatter(const forms *f, float *products, float *sums) {
     return hp_reduce_scatter_v(f->group, products, sums, counts, HP_FP32, HP_SUM);
 }
 
-static hp_status run_gather(const forms *f, double *out_collective_us) {
-    const double begin = now_us();
-    TRY(gather(f));
-    *out_collective_us = now_us() - begin;
-    return run_product(f, f->c[SEPARATE], f->dtype);
+static hp_status run_gathered(const forms *f) {
+    return is_weights(f) ? run_weights(f, f->c[SEPARATE])
+                         : run_product(f, f->c[SEPARATE], f->dtype);
 }
 
-static hp_status run_scatter(const forms *f, double *out_collective_us) {
+static hp_status products_at(const forms *f, float **out) {
     void *at;
     TRY(hp_symm_pointer(f->sums_symm, f->rank, f->group, &at));
-    float *products = at, *sums = products + f->m * f->n;
+    *out = at;
+    return HP_OK;
+}
+
+static hp_status run_scatter(const forms *f) {
+    float *products;
+    TRY(products_at(f, &products));
+    float *sums = products + f->m * f->n;
     float *to = f->dtype == HP_FP32 ? (float *)(void *)f->c[SEPARATE] : sums;
     TRY(run_product(f, products, HP_FP32));
-    const double begin = now_us();
     TRY(scatter(f, products, to));
-    *out_collective_us = now_us() - begin;
     if (f->dtype == HP_FP32)
         return HP_OK;
     return hp_convert(to, HP_FP32, f->c[SEPARATE], f->dtype, (uint64_t)(f->mine * f->n));
 }
 
+static hp_status run_separate(const forms *f) {
+    if (is_scatter(f))
+        return run_scatter(f);
+    TRY(gather(f));
+    return run_gathered(f);
+}
+
 static hp_status run_alone(const forms *f) {
-    void *at = f->c[SEPARATE];
-    if (f->is_scatter)
-        TRY(hp_symm_pointer(f->sums_symm, f->rank, f->group, &at));
-    return run_product(f, at, f->is_scatter ? HP_FP32 : f->dtype);
+    float *products;
+    if (!is_scatter(f))
+        return run_gathered(f);
+    TRY(products_at(f, &products));
+    return run_product(f, products, HP_FP32);
 }
 
 static void wait_us(double us) {
@@ -240,18 +289,14 @@ static void wait_us(double us) {
         nanosleep(&t, NULL);
 }
 
-hp_status forms_call(forms *f, form which, double late_us, double *out_us,
-                     double *out_collective_us) {
-    *out_collective_us = 0;
+hp_status forms_call(forms *f, form which, double late_us, double *out_begin_us,
+                     double *out_end_us) {
     memcpy(f->input, f->fresh, f->input_bytes);
     TRY(hp_barrier(f->group));
-    const double begin = now_us();
+    *out_begin_us = now_us();
     wait_us(late_us);
-    TRY(which == PRODUCT ? run_alone(f)
-        : which == FUSED ? run_fused(f)
-        : f->is_scatter  ? run_scatter(f, out_collective_us)
-                         : run_gather(f, out_collective_us));
-    *out_us = now_us() - begin;
+    TRY(which == PRODUCT ? run_alone(f) : which == FUSED ? run_fused(f) : run_separate(f));
+    *out_end_us = now_us();
     return HP_OK;
 }
 
@@ -262,18 +307,22 @@ static double tolerance(hp_dtype dtype) {
 }
 
 hp_status forms_compare(forms *f, uint64_t *out_wrong) {
-    const size_t size = hp_dtype_size(f->dtype);
-    const uint64_t n = (uint64_t)(c_rows(f) * f->n);
-    double us, collective_us;
-    TRY(forms_call(f, FUSED, 0, &us, &collective_us));
-    TRY(forms_call(f, SEPARATE, 0, &us, &collective_us));
+    const hp_dtype dtype = result_dtype(f);
+    const size_t size = hp_dtype_size(dtype);
+    const uint64_t n = (uint64_t)n_results(f);
+    const double depth = (double)(is_weights(f) ? f->m : f->k);
+    double begin_us, end_us;
+    TRY(forms_call(f, FUSED, 0, &begin_us, &end_us));
+    TRY(forms_call(f, SEPARATE, 0, &begin_us, &end_us));
     *out_wrong = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        float x, y;
-        TRY(hp_convert(f->c[FUSED] + i * size, f->dtype, &x, HP_FP32, 1));
-        TRY(hp_convert(f->c[SEPARATE] + i * size, f->dtype, &y, HP_FP32, 1));
-        const double most = tolerance(f->dtype) * (fabs((double)y) + sqrt((double)f->k));
-        *out_wrong += !(fabs((double)x - (double)y) <= most);
+    for (uint64_t at = 0; at < n; at += PIECE) {
+        float x[PIECE], y[PIECE];
+        const uint64_t count = n - at < PIECE ? n - at : PIECE;
+        TRY(hp_convert(f->c[FUSED] + at * size, dtype, x, HP_FP32, count));
+        TRY(hp_convert(f->c[SEPARATE] + at * size, dtype, y, HP_FP32, count));
+        for (uint64_t i = 0; i < count; i++)
+            *out_wrong += !(fabs((double)x[i] - (double)y[i]) <=
+                            tolerance(dtype) * (fabs((double)y[i]) + sqrt(depth)));
     }
     return HP_OK;
 }

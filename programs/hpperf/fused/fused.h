@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/fused/fused.h - hpperf ag_matmul, matmul_rs: fused products beside the separate form.
+ * hpperf/fused/fused.h - hpperf ag_matmul, matmul_rs, ag_weight_grad: fused products beside the
+ * separate form.
  *
  * The separate form is a collective of this library and one product of the engine: in place in
  * symmetric memory, one behind the other. Both forms take turns in one run, each call by itself
@@ -16,18 +17,20 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* A linear map of a model, as tensor parallelism cuts it: of ag_matmul n is cut over the ranks, of
- * matmul_rs k is. */
+typedef enum fused_op { AG_MATMUL, MATMUL_RS, AG_WEIGHT_GRAD, N_FUSED_OPS } fused_op;
+
+/* A linear map of a model, as tensor parallelism cuts it: n over the ranks where rows are gathered,
+ * k where products are summed. */
 typedef struct fused_shape {
     const char *name;
-    bool is_scatter;
+    bool is_scatter; /* of MATMUL_RS; else of the other two */
     int64_t n, k;
 } fused_shape;
 
 enum { FUSED_MOST_SHAPES = 16, FUSED_MOST_TOKENS = 16 };
 
 typedef struct fused_options {
-    bool is_scatter;
+    fused_op op;
     const fused_shape *shapes[FUSED_MOST_SHAPES];
     int n_shapes;
     uint64_t tokens[FUSED_MOST_TOKENS];
@@ -43,7 +46,10 @@ typedef struct fused_options {
 
 /* ---- options.c ---- */
 
-/* argv[0] is "ag_matmul" or "matmul_rs". Errors: ARGUMENT saying what was expected and given. */
+const char *fused_op_name(fused_op op);
+/* *out_op: what the word names; false: nothing. */
+bool fused_op_parse(const char *word, fused_op *out_op);
+/* argv[0] names an op. Errors: ARGUMENT saying what was expected and given. */
 hp_status fused_parse(int argc, char **argv, fused_options *out_options);
 /* What only the number of ranks tells. Errors: ARGUMENT. */
 hp_status fused_check_ranks(const fused_options *o, int n_ranks);
@@ -53,17 +59,18 @@ void fused_help(FILE *file);
 
 /* One shape and number of tokens, its operands and both forms. */
 typedef struct forms forms;
-typedef enum form { FUSED, SEPARATE, PRODUCT } form; /* PRODUCT: that of the separate form alone */
+/* PRODUCT: that of the separate form alone. */
+typedef enum form { FUSED, SEPARATE, PRODUCT, N_FORMS } form;
 
 /* Collective. Owns: the caller. */
 hp_status forms_create(hp_world *world, const fused_options *o, const fused_shape *shape,
                        int64_t tokens, forms **out_forms);
 /* Collective. Takes NULL. */
 hp_status forms_destroy(forms *f);
-/* One call, behind a barrier, on an input that was written anew. late_us: this rank's, before it
- * begins, which counts. *out_us; *out_collective_us: of that, of the separate form. */
-hp_status forms_call(forms *f, form which, double late_us, double *out_us,
-                     double *out_collective_us);
+/* One call, behind a barrier, on an input that was written anew; late_us: behind which this rank
+ * waits, which counts. Times are those of the node's clock. */
+hp_status forms_call(forms *f, form which, double late_us, double *out_begin_us,
+                     double *out_end_us);
 /* Elements in which the two forms differ by more than their tolerance, of this rank. Collective. */
 hp_status forms_compare(forms *f, uint64_t *out_wrong);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpperf/fused/options.c - the command line of hpperf ag_matmul and matmul_rs, and the shapes.
+ * hpperf/fused/options.c - the command line of hpperf ag_matmul, matmul_rs and ag_weight_grad, and
+ * the shapes.
  *
  * As in options.c, every rank parses the same line and argp is kept silent.
  */
@@ -54,9 +55,11 @@ static const struct argp_option rows[] = {
 
 static const char about[] =
     "Measure a fused product beside the separate form, a collective and one product, in turns: "
-    "all-gather + matmul (ag_matmul), matmul + reduce-scatter (matmul_rs).\v"
-    "Printed are medians over the pairs, of the slowest rank; share is that of the collective in "
-    "the separate form, ratio the time of the separate form over the fused one's.\n\n"
+    "all-gather + matmul (ag_matmul), matmul + reduce-scatter (matmul_rs), all-gather + the "
+    "gradient of weights (ag_weight_grad).\v"
+    "Printed are medians over the pairs, from the first rank's begin to the last one's end; share "
+    "is what the separate form takes beyond its product alone, ratio the time of the separate form "
+    "over the fused one's.\n\n"
     "  hprun -n 2 hpperf ag_matmul --shape 0.6b-kv --tokens 2048";
 
 typedef struct command_line {
@@ -66,21 +69,40 @@ typedef struct command_line {
     int n_read;      /* words, until then */
 } command_line;
 
+static const char *const names[N_FUSED_OPS] = {"ag_matmul", "matmul_rs", "ag_weight_grad"};
+
+const char *fused_op_name(fused_op op) {
+    return names[op];
+}
+
+bool fused_op_parse(const char *word, fused_op *out_op) {
+    for (int i = 0; i < N_FUSED_OPS; i++)
+        if (strcmp(names[i], word) == 0) {
+            *out_op = (fused_op)i;
+            return true;
+        }
+    return false;
+}
+
+static bool has_shape(const fused_options *o, const fused_shape *shape) {
+    return shape->is_scatter == (o->op == MATMUL_RS);
+}
+
 static void take_all(fused_options *o) {
     o->n_shapes = 0;
     for (int i = 0; i < N_SHAPES; i++)
-        if (shapes[i].is_scatter == o->is_scatter)
+        if (has_shape(o, &shapes[i]))
             o->shapes[o->n_shapes++] = &shapes[i];
 }
 
 static hp_status take_shape(const char *name, fused_options *o) {
     for (int i = 0; i < N_SHAPES; i++)
-        if (shapes[i].is_scatter == o->is_scatter && strcmp(shapes[i].name, name) == 0) {
+        if (has_shape(o, &shapes[i]) && strcmp(shapes[i].name, name) == 0) {
             o->shapes[o->n_shapes++] = &shapes[i];
             return HP_OK;
         }
-    return fail(HP_ERR_ARGUMENT, "expected a shape of %s for --shape, given \"%s\"",
-                o->is_scatter ? "matmul_rs" : "ag_matmul", name);
+    return fail(HP_ERR_ARGUMENT, "expected a shape of %s for --shape, given \"%s\"", names[o->op],
+                name);
 }
 
 static hp_status parse_shapes(const char *text, fused_options *o) {
@@ -129,8 +151,8 @@ static hp_status parse_value(int key, const char *text, fused_options *o) {
     case KEY_PIN:
         return parse_pin(text, &o->pin);
     default:
-        return fail(HP_ERR_ARGUMENT, "expected options alone after %s, given \"%s\"",
-                    o->is_scatter ? "matmul_rs" : "ag_matmul", text);
+        return fail(HP_ERR_ARGUMENT, "expected options alone after %s, given \"%s\"", names[o->op],
+                    text);
     }
 }
 
@@ -155,17 +177,18 @@ static error_t parse_key(int key, char *text, struct argp_state *state) {
 static const struct argp parser = {rows, parse_key, "", about, NULL, NULL, NULL};
 
 void fused_help(FILE *file) {
-    char name[] = "hpperf ag_matmul|matmul_rs";
+    char name[] = "hpperf ag_matmul|matmul_rs|ag_weight_grad";
     argp_help(&parser, file, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK, name);
 }
 
 hp_status fused_parse(int argc, char **argv, fused_options *out_options) {
-    command_line line = {.options = {.is_scatter = strcmp(argv[0], "matmul_rs") == 0,
-                                     .tokens = {128, 512, 2048, 8192},
+    command_line line = {.options = {.tokens = {128, 512, 2048, 8192},
                                      .n_tokens = 4,
                                      .dtype = HP_FP32,
                                      .engine = "auto",
                                      .n_pairs = 5}};
+    if (!fused_op_parse(argv[0], &line.options.op))
+        return fail(HP_ERR_ARGUMENT, "expected a fused product, given \"%s\"", argv[0]);
     take_all(&line.options);
     if (argp_parse(&parser, argc, argv, ARGP_SILENT, NULL, &line) != 0) {
         if (line.has_failed)
@@ -178,12 +201,15 @@ hp_status fused_parse(int argc, char **argv, fused_options *out_options) {
     return HP_OK;
 }
 
+static int64_t cut_width(const fused_shape *shape) {
+    return shape->is_scatter ? shape->k : shape->n;
+}
+
 hp_status fused_check_ranks(const fused_options *o, int n_ranks) {
     for (int i = 0; i < o->n_shapes; i++)
-        if ((o->is_scatter ? o->shapes[i]->k : o->shapes[i]->n) % n_ranks)
+        if (cut_width(o->shapes[i]) % n_ranks)
             return fail(HP_ERR_ARGUMENT, "expected ranks that divide %lld, of shape %s, given %d",
-                        (long long)(o->is_scatter ? o->shapes[i]->k : o->shapes[i]->n),
-                        o->shapes[i]->name, n_ranks);
+                        (long long)cut_width(o->shapes[i]), o->shapes[i]->name, n_ranks);
     if (o->delays && n_ranks < 2)
         return fail(HP_ERR_ARGUMENT, "expected 2 ranks or more with --delay, given %d", n_ranks);
     return HP_OK;
