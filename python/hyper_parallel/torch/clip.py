@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from hyper_parallel._c import check, ffi, lib
+from hyper_parallel._c import ffi
 
 
 def _given_params(parameters):
@@ -35,7 +35,7 @@ def _take_in(tree):
 
 def _norm(tree, max_norm, norm_type):
     out = ffi.new("double *")
-    check(lib.hp_clip_grad_norm(tree.handle, max_norm, norm_type, out))
+    tree.call("hp_clip_grad_norm", max_norm, norm_type, out)
     return out[0]
 
 

@@ -123,8 +123,18 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=True, shard_placemen
     for m in modules:
         m._hyper_parallel_unit = unit
         _swap_class(m)
+        _is_top_of(m)
     hooks.install(unit, adopt)
     return module
+
+
+def _is_top_of(module):
+    """The outermost unit around a module, whose tree it will be in, is known before any forward."""
+    inside = set(map(id, module.modules()))
+    for m in module.modules():
+        top = m.__dict__.get("_hyper_parallel_top", m)
+        if id(top) in inside:
+            object.__setattr__(m, "_hyper_parallel_top", module)  # no child of m
 
 
 def _swap_class(module):
@@ -188,8 +198,16 @@ def _shard_dim(options, tensor, name):
     return dim % max(1, tensor.ndim)
 
 
+def _inner_first(units):
+    """(unit, the units inside it): those inside come first, else in the order of fully_shard."""
+    inside = {unit: [u for m in unit.modules for u in units_in(m) if u is not unit]
+              for unit in units}
+    return sorted(inside.items(), key=lambda item: (len(item[1]), item[0].order))
+
+
 def adopt(module):
-    """Make one tree of all units of a module; collective."""
+    """Make one tree of all units of a module, or of the outermost that it is in; collective."""
+    module = module.__dict__["_hyper_parallel_top"]
     units = units_in(module)
     for unit in units:
         if unit.tree is not None:
@@ -198,10 +216,9 @@ def adopt(module):
     claimed = set()
     for unit in units:
         claimed |= {id(tensor) for tensor in unit.options.ignored}
-    for unit in sorted(units, key=lambda unit: unit.order):
+    for unit, inner in _inner_first(units):
         unit.params.clear()
         unit.name = ", ".join(_name_of(m, module_names) for m in unit.modules)
-        inner = {id(u) for m in unit.modules for u in units_in(m)} - {id(unit)}
         unit.is_parent = len(unit.modules) > 1 or bool(inner)
         if unit.is_parent:
             unit.options.reshard_after_forward = False
@@ -249,6 +266,11 @@ class HSDPModule:
     def _tree(self):
         unit = self._unit()
         return unit.tree or adopt(self)
+
+    def commit(self):
+        """Make the engine now, and shards of the parameters, in place of at the first forward of
+        the whole model: for an optimizer that makes its state at once. Collective."""
+        self._tree()
 
     def set_requires_gradient_sync(self, requires_gradient_sync, *, recurse=True):
         """False: gradients are added up on this rank and join those of the next backward that

@@ -23,6 +23,7 @@ from hyper_parallel.torch.tensors import DTYPES
 
 _trees = weakref.WeakSet()
 _memories = weakref.WeakSet()
+_checked = weakref.WeakSet()  # optimizers
 _order = itertools.count()
 
 
@@ -57,6 +58,7 @@ class Tree:
         self.kept = {}  # gradients of earlier passes, that the next one's are added to
         self.versions = 0
         self.held = []  # units gathered by hand
+        self.ranges = {}
         self._commit()
         self.is_broken = False
         self.order = next(_order)
@@ -139,6 +141,13 @@ class Tree:
             raise RuntimeError("expected a model whose world lives, it was shut down")
         return self.memory.handle
 
+    def call(self, function, *arguments):
+        """A call of the C library on the fsdp, in a range of torch.profiler."""
+        if function not in self.ranges:
+            self.ranges[function] = torch._C._profiler._RecordFunctionFast(function)
+        with self.ranges[function]:
+            check(getattr(lib, function)(self.handle, *arguments))
+
     def params(self):
         return (param for unit in self.units for param in unit.params)
 
@@ -149,10 +158,11 @@ class Tree:
         if self.is_broken:
             raise RuntimeError("expected reset_iter_state() on all ranks first: the last forward "
                                "or backward was left in its middle")
-        if self.in_pass and is_training and self.kind == lib.HP_EVALUATE:
-            held = self.held
+        was_written = self.in_pass and self._version() != self.versions
+        if self.in_pass and (was_written or is_training and self.kind == lib.HP_EVALUATE):
+            held = self.held  # by hand, before the forward
             self.end()
-            self.begin(True)
+            self.begin(is_training)
             for unit in held:
                 self.hold(unit, False)
         elif not self.in_pass:
@@ -172,7 +182,7 @@ class Tree:
                     check(lib.hp_unit_set_pass(unit.handle, own))
                     unit.own_pass = own
             self._keep_gradients()
-        check(lib.hp_fsdp_begin(self.handle, self.kind))
+        self.call("hp_fsdp_begin", self.kind)
         self.in_pass = True
         self.n_forwards = self.n_backwards = 0
 
@@ -194,7 +204,7 @@ class Tree:
             self.finish_backward(unit)
         if self.kind != lib.HP_EVALUATE:
             self._flush_parents()
-        check(lib.hp_fsdp_end(self.handle))
+        self.call("hp_fsdp_end")
         self.in_pass = False
         self.held = []
         for unit in self.units:
@@ -218,7 +228,8 @@ class Tree:
     def _hand_out_gradients(self):
         for param in self.params():
             kept = self.kept.pop(param, None)
-            if self._kind_of_pass(param.unit) != lib.HP_SYNC or param.is_frozen:
+            is_reduced = self._kind_of_pass(param.unit) == lib.HP_SYNC and self.n_backwards
+            if not is_reduced or param.is_frozen:
                 param.tensor.grad = kept
                 continue
             if not param.tensor.requires_grad:
@@ -299,12 +310,12 @@ class Tree:
     def begin_update(self):
         self.settle()
         if not self.in_update:
-            check(lib.hp_fsdp_update_begin(self.handle))
+            self.call("hp_fsdp_update_begin")
             self.in_update = True
 
     def end_update(self):
         if self.in_update:
-            check(lib.hp_fsdp_update_end(self.handle))
+            self.call("hp_fsdp_update_end")
             self.in_update = False
         self.note_versions()
 
@@ -348,7 +359,7 @@ class Tree:
 
     def reset(self):
         """Drop the pass and its gradients; collective."""
-        check(lib.hp_fsdp_reset(self.handle))
+        self.call("hp_fsdp_reset")
         self.in_pass = self.in_backward = self.is_broken = False
         self.depth = self.n_forwards = self.n_backwards = 0
         self.held = []
@@ -404,8 +415,26 @@ def _trees_of(optimizer):
     return sorted(trees, key=lambda tree: tree.order)
 
 
+def _check_state(optimizer):
+    """Some optimizers make their state in their constructor."""
+    if optimizer in _checked:
+        return
+    _checked.add(optimizer)
+    for tensor, state in optimizer.state.items():
+        param = getattr(tensor, "_hyper_parallel", None)
+        for value in state.values() if param is not None else ():
+            if isinstance(value, torch.Tensor) and value.ndim and value.shape != param.shard.shape:
+                raise RuntimeError(
+                    f"expected state of shape {tuple(param.shard.shape)} for {param.name}, given "
+                    f"{tuple(value.shape)}: call model.commit() before "
+                    f"{type(optimizer).__name__} is made, so that it sees shards")
+
+
 def _before_step(optimizer, _args, _kwargs):
-    for tree in _trees_of(optimizer):
+    trees = _trees_of(optimizer)
+    if trees:
+        _check_state(optimizer)
+    for tree in trees:
         tree.begin_update()
         tree.in_optimizer = True
 

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_torch_fsdp_misuse.py - what fully_shard refuses, in which words, and how programs go on.
+
+Exceptions in the middle of a pass, ranks that die, units gathered by hand, state dicts, clipping,
+groups and meshes, and the ranges that torch.profiler shows.
+"""
+
+import os
+import signal
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ranks  # noqa: E402
+from fsdp_models import (  # noqa: E402
+    WIDTH,
+    Block,
+    Net,
+    batches,
+    close,
+    everything,
+    mean,
+    mine,
+    net,
+    shard,
+    train,
+)
+from torch import nn  # noqa: E402
+
+import hyper_parallel as hp  # noqa: E402
+from hyper_parallel import world as worlds  # noqa: E402
+
+MODES = ["per-param", "fused", "fused-zero-copy", "mapped"]
+
+
+class FULL:
+    full_state_dict = True
+
+
+class Failing(Net):
+    """Raises where it is told to."""
+
+    fails = None
+
+    def forward(self, x):
+        x = self.blocks[0](self.first(x))
+        if self.fails == "forward":
+            raise ZeroDivisionError("forward")
+        x = self.blocks[1](x)
+        if self.fails == "backward" and x.requires_grad:
+            x.register_hook(self.fail)
+        return self.last(self.blocks[2](x))
+
+    @staticmethod
+    def fail(_grad):
+        raise ZeroDivisionError("backward")
+
+
+def exceptions():
+    for mode in MODES:
+        data = batches(4)
+        expected = train(net(), data, everything)
+        model = shard(net(Failing), mode=mode)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        losses = []
+        for k, batch in enumerate(data):
+            model.fails = (None, "forward", "backward", None)[k]
+            if model.fails:
+                # or that the other rank has reset before
+                with pytest.raises((ZeroDivisionError, hp.HyperParallelError),
+                                   match=f"{model.fails}|has reset it"):
+                    model(mine(batch)).square().mean().backward()
+                with pytest.raises(RuntimeError, match="reset"):
+                    model(mine(batch))
+                model.fails = None
+                assert model.first.weight.shape == (WIDTH // 2, WIDTH) or mode == "mapped"
+                model.reset_iter_state()
+            loss = model(mine(batch)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        close(mean(losses), expected)
+
+
+def test_exceptions_and_reset():
+    ranks.together(2, exceptions)
+
+
+def refusals():
+    model = net()
+    with pytest.raises(ValueError, match="list of modules that is not empty, given"):
+        hp.fully_shard([])
+    with pytest.raises(ValueError, match="given ModuleList: give its elements"):
+        hp.fully_shard(model.blocks)
+    with pytest.raises(TypeError, match="replicate_params to be a set of parameters"):
+        hp.fully_shard(model, replicate_params=3)
+    with pytest.raises(ValueError, match="1 dimension .shard. or 2"):
+        hp.fully_shard(model, mesh=hp.init_device_mesh("cpu", (1, 1, 2)))
+    with pytest.raises(ValueError, match="reshard_after_forward to be a bool, given 2"):
+        hp.fully_shard(model, reshard_after_forward=2)
+    with pytest.raises(ValueError, match="number of ranks, 2, given .3,."):
+        hp.init_device_mesh("cpu", (3,))
+    with pytest.raises(ValueError, match='"cpu", given .npu.'):
+        hp.init_device_mesh("npu", (2,))
+    shard(model)
+    assert type(model).__name__ == "HSDPNet" and isinstance(model, (Net, hp.HSDPModule))
+    with pytest.raises(ValueError, match="no unit yet, given HSDPNet"):
+        hp.fully_shard(model)
+    with pytest.raises(ValueError, match="to be a bool, given 1"):
+        model.set_requires_gradient_sync(1)
+    with pytest.raises(ValueError, match='"avg" or "sum", given .max.'):
+        model.set_reduce_op_type("max")
+    with pytest.raises(NotImplementedError, match="recurse=True"):
+        model.set_requires_all_reduce(False, recurse=False)
+    with pytest.raises(ValueError, match="fully_shard was given, given Linear"):
+        model.set_modules_to_forward_prefetch([model.first])
+    loss = model(batches(1)[0]).square().mean()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="one backward for each forward"):
+        loss.backward()
+    model.reset_iter_state()
+    with pytest.raises(RuntimeError, match="set_reduce_op_type before the first forward"):
+        model.set_reduce_op_type("sum")
+    other = net()
+    hp.fully_shard(other.blocks[0], mode="fused")
+    hp.fully_shard(other)
+    with pytest.raises(ValueError, match="expected one mode in"):
+        other(batches(1)[0])
+    empty = hp.fully_shard(nn.Linear(2, 2, device="meta"))
+    with pytest.raises(RuntimeError, match="on the meta device"):
+        empty(torch.ones(1, 2))
+    unequal = shard(net(n_blocks=1 + worlds.world().rank))
+    with pytest.raises(hp.HyperParallelError, match="number of units on ranks 0 and 1") as caught:
+        unequal(batches(1)[0])
+    assert caught.value.status == "HP_ERR_MISMATCH"
+
+
+def test_refusals():
+    ranks.together(2, refusals)
+
+
+def by_hand():
+    for mode in MODES:
+        model = shard(net(), mode=mode)
+        whole = net()
+        block = model.blocks[1]
+        block.unshard()
+        assert torch.equal(block.a.weight, whole.blocks[1].a.weight)
+        block.reshard()
+        assert block.a.weight.shape != whole.blocks[1].a.weight.shape
+        handle = block.unshard(async_op=True)
+        handle.wait()
+        handle.wait()
+        loss = model(mine(batches(1)[0])).square().mean()
+        loss.backward()
+        hp.hsdp_sync_stream()
+        assert block.a.weight.grad.shape == block.a.weight.shape
+        with torch.no_grad():
+            model.unshard()
+            assert torch.equal(model.first.weight, whole.first.weight)
+            model.reshard()
+        close(mean(train(model, batches(2), mine)), train(net(), batches(2), everything))
+
+
+def test_units_gathered_by_hand():
+    ranks.together(2, by_hand)
+
+
+def one_layer_after_another():
+    """Without a root every unit is a model of its own."""
+    model = net()
+    for block in model.blocks:
+        hp.fully_shard(block)
+    plain = [p for name, p in model.named_parameters() if "blocks" not in name]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for batch in batches(4):
+        loss = model(batch).square().mean()  # the same on both ranks
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    close(losses, train(net(), batches(4), everything))
+    assert not any(hasattr(p, "_hyper_parallel") for p in plain)
+    model(batches(1)[0]).square().mean().backward()
+    whole = net()
+    whole.load_state_dict(hp.get_model_state_dict(model, options=FULL))
+    whole(batches(1)[0]).square().mean().backward()
+    norm = nn.utils.clip_grad_norm_(whole.parameters(), 1e-3)
+    close([hp.clip_grad_norm_(model.parameters(), 1e-3).item()], [norm.item()])
+    ours, theirs = model.first.weight.grad, whole.first.weight.grad
+    assert torch.allclose(ours, theirs, rtol=1e-5, atol=0)
+
+
+def test_units_without_a_root():
+    ranks.together(2, one_layer_after_another)
+
+
+def state_dicts():
+    here = worlds.world()
+    for mode in MODES:
+        for mesh in ((2, 2), (4,)):
+            model, whole = shard(net(), mode=mode, mesh=mesh), net()
+            data = batches(2)
+            train(model, data, mine)
+            train(whole, data, everything)
+            full = hp.get_model_state_dict(model, options=FULL)
+            assert list(full) == list(whole.state_dict())
+            for name, value in whole.state_dict().items():
+                assert torch.allclose(full[name], value, atol=1e-5), name
+            again = shard(net(), mode=mode, mesh=mesh)
+            hp.set_model_state_dict(again, full)  # parameters are whole still
+            again(data[0])
+            x = mine(data[0])
+            assert torch.equal(again(x), model(x))
+            twice = {name: 2 * value for name, value in full.items()}
+            hp.set_model_state_dict(again, twice)
+            sharded = hp.get_model_state_dict(again)
+            assert all(torch.equal(sharded[n], p) for n, p in again.named_parameters())
+            back = hp.get_model_state_dict(again, options=FULL)
+            assert all(torch.equal(back[n], twice[n]) for n in twice)
+            again.load_state_dict(hp.get_model_state_dict(model))
+            assert torch.equal(again(x), model(x))
+            bad = {**twice, "first.weight": torch.ones(3, 3)}
+            with pytest.raises(ValueError, match=r"first.weight: expected shape \(10, 10\)"):
+                again.load_state_dict(bad)
+            del bad["first.weight"]
+            with pytest.raises(RuntimeError, match="given none for .'first.weight'."):
+                again.load_state_dict(bad)
+            assert torch.equal(again(x), model(x))
+
+            class FROM_RANK_0:
+                broadcast_from_rank0 = True
+            hp.set_model_state_dict(again, full if here.rank == 0 else {}, options=FROM_RANK_0)
+            assert torch.equal(again(x), model(x))
+
+
+def test_state_dicts():
+    ranks.together(4, state_dicts)
+
+
+def clipping():
+    for norm_type in (1, 2, float("inf")):
+        model, whole = shard(net()), net()
+        x = batches(1)[0]
+        model(mine(x)).square().mean().backward()
+        whole(x).square().mean().backward()
+        theirs = nn.utils.clip_grad_norm_(whole.parameters(), 1e-2, norm_type)
+        close([hp.clip_grad_norm_(model, 1e-2, norm_type).item()], [theirs.item()])
+        own = hp.clip_grad_norm_(model.parameters(), 1.0, norm_type).item()
+        close([own], [1e-2], 1e-3)
+    with pytest.raises(ValueError, match="norm_type 1, 2 or inf, given 3.0"):
+        hp.clip_grad_norm_(model, 1.0, 3)
+    with pytest.raises(ValueError, match="given some without first.bias"):
+        hp.clip_grad_norm_([model.first.weight], 1.0)
+    model.first.weight.grad = torch.full_like(model.first.weight, float("inf"))
+    with pytest.raises(RuntimeError, match="expected a finite norm"):
+        hp.clip_grad_norm_(model, 1.0, error_if_nonfinite=True)
+    model.first.weight.grad = None
+    assert torch.isfinite(hp.clip_grad_norm_(model, 1.0))
+
+
+def test_clipping():
+    ranks.together(2, clipping)
+
+
+def with_torch_distributed():
+    """With a process group: its DeviceMesh, DTensors in state dicts, groups that are split."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor
+
+    dist.init_process_group("gloo")
+    mesh = hp.init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
+    assert type(mesh).__name__ == "DeviceMesh"
+    model = net()
+    for block in model.blocks:
+        hp.fully_shard(block, mesh=mesh)
+    hp.fully_shard(model, mesh=mesh)
+    close(mean(train(model, batches(3), mine)), train(net(), batches(3), everything))
+    sharded = hp.get_model_state_dict(model)
+    full = hp.get_model_state_dict(model, options=FULL)
+    weight = sharded["first.weight"]
+    assert isinstance(weight, DTensor) and weight.device_mesh == mesh
+    assert torch.equal(weight.full_tensor(), full["first.weight"])
+    hp.set_model_state_dict(model, sharded)
+    group = hp.collectives.split_group(split_ranks=[[1], [0]])
+    assert dist.get_process_group_ranks(group) == [dist.get_rank()]
+    dist.destroy_process_group()
+    return True
+
+
+def test_with_torch_distributed():
+    env = {"MASTER_ADDR": "127.0.0.1"}
+    assert ranks.values_of(2, with_torch_distributed, launcher="torchrun", env=env) == [True] * 2
+
+
+def groups_and_meshes():
+    mesh = hp.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    here = worlds.world()
+    assert mesh.size() == 4 and mesh.size("shard") == 2 and mesh.ndim == 2
+    assert (mesh.get_local_rank("replicate"), mesh.get_local_rank("shard")) == divmod(here.rank, 2)
+    assert mesh.get_group("shard").ranks == (here.rank // 2 * 2, here.rank // 2 * 2 + 1)
+    group = hp.collectives.split_group(split_ranks=[[2, 0]])
+    assert (group is None) == (here.rank % 2 == 1) and (group is None or group.ranks == (2, 0))
+    with pytest.raises(ValueError, match="each once at most"):
+        hp.collectives.split_group(split_ranks=[[0, 1], [1]])
+
+
+def test_groups_and_meshes():
+    ranks.together(4, groups_and_meshes)
+
+
+def profiled():
+    from torch.profiler import ProfilerActivity, profile
+
+    model = shard(net(), mode="per-param")
+    model(batches(1)[0]).sum().backward()
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        model(batches(1)[0]).sum().backward()
+    names = {event.name for event in seen.events()}
+    for unit in ("root", "blocks.0", "blocks.2"):
+        assert f"forward {unit}" in names
+    for name in ("backward blocks.1", "hp_forward_begin blocks.1", "hp_backward_end blocks.0",
+                 "hp_backward_end root", "hp_fsdp_end"):
+        assert name in names, sorted(names)
+
+
+def test_ranges_in_the_profiler():
+    ranks.together(2, profiled)
+
+
+def dies():
+    here = worlds.world()
+    model = shard(net())
+    model(batches(1)[0]).sum().backward()
+    if here.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.3)
+    began = time.monotonic()
+    with pytest.raises(hp.HyperParallelError, match="rank 1") as caught:
+        while True:
+            model(batches(1)[0]).sum().backward()
+    assert time.monotonic() - began < 1 and caught.value.rank == 1
+    return "named"
+
+
+def test_a_rank_that_dies_is_named():
+    came = ranks.run(2, dies)
+    assert came.values[0] == "named", came
+
+
+def closed():
+    model = shard(net())
+    model(mine(batches(1)[0])).sum().backward()
+    shape = model.first.weight.shape
+    worlds.shutdown()
+    assert model.first.weight.shape == shape and torch.isfinite(model.first.weight.grad).all()
+    with pytest.raises(RuntimeError, match="it was shut down"):
+        model(batches(1)[0])
+    fresh = shard(net())
+    fresh(batches(1)[0]).sum().backward()  # and exit in this state
+    return True
+
+
+def test_shutdown_leaves_copies():
+    assert ranks.values_of(2, closed) == [True] * 2
+
+
+def test_one_rank_alone():
+    assert ranks.values_of(1, alone) == [True]
+
+
+def alone():
+    for mode in MODES:
+        close(train(shard(net(), mode=mode), batches(3), everything),
+              train(net(), batches(3), everything))
+    assert isinstance(Block(), nn.Module)
+    return True
