@@ -8,11 +8,12 @@
 #include "../world/world.h"
 #include <hyperparallel/fused.h>
 
-/* How this rank cuts its later calls on the group, instead of by their shapes: into at most so many
- * pieces, or tiles of so many rows and columns; 0: by the shape. Tiles must be the same on all
- * members. Local. Errors: those of making the group's state, which the first caller waits for. */
+/* How this rank cuts its later calls on the group, instead of by their shapes: blocks apart (1) or
+ * all at once (-1), tiles of so many rows and columns; 0: by the shape. Tiles must be the same on
+ * all members. Local. Errors: those of making the group's state, which the first caller waits for.
+ */
 typedef struct hpi_fused_cut {
-    int n_pieces;
+    int apart;
     int64_t tile_rows, tile_columns;
     int late; /* 1: take this rank for one that comes late; -1: for one that does not */
 } hpi_fused_cut;

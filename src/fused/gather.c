@@ -2,31 +2,28 @@
  *
  * gather.c - products of a matrix whose rows lie at the ranks.
  *
- *     rank 1 of 4, in 3 pieces    [1]  [2 3]  [0]     its own first, then the others'
+ *     rank 1 of 4, apart    [1]  [2]  [3]  [0]     its own first, then the others'
+ *             or at once    [0 1 2 3]
  *
- * A piece of one rank is multiplied where that rank has its block; the blocks of a larger one are
- * copied side by side first. Pieces of a product have rows of c of their own, so whichever is there
- * is next. Those of a weight gradient are added, in the order above, so that its bits do not hang
- * on who came when. Source of the order: Chang et al. 2024 (Flux), tiles of the own rank first.
+ * A piece of one rank is multiplied where that rank has its block; the blocks of all are copied
+ * side by side first. Pieces of a product have rows of c of their own, so whichever is there is
+ * next. Those of a weight gradient are added, in the order above, so that its bits do not hang on
+ * who came when. Source of the order: Chang et al. 2024 (Flux), tiles of the own rank first.
  */
 #include "inside.h"
 
-/* The ranks [begin, end) in pieces of `length` ranks, from pieces[n] on. Returns their number. */
-static int cut_run(hpi_fused_piece *pieces, int n, int begin, int end, int length) {
-    for (; begin < end; begin += length)
-        pieces[n++] = (hpi_fused_piece){begin, begin + length < end ? begin + length : end, false};
-    return n;
-}
-
+/* Returns their number. */
 static int cut(const hpi_fused_run *run) {
     hpi_fused_piece *pieces = run->state->pieces;
-    const int most = hpi_fused_pieces(run), others = run->n - 1;
-    if (most <= 1)
-        return cut_run(pieces, 0, 0, run->n, run->n);
-    const int length = (others + most - 2) / (most - 1);
-    int n = cut_run(pieces, 0, run->rank, run->rank + 1, 1);
-    n = cut_run(pieces, n, run->rank + 1, run->n, length);
-    return cut_run(pieces, n, 0, run->rank, length);
+    if (!hpi_fused_is_apart(run)) {
+        pieces[0] = (hpi_fused_piece){0, run->n, false};
+        return 1;
+    }
+    for (int k = 0; k < run->n; k++) {
+        const int i = (run->rank + k) % run->n;
+        pieces[k] = (hpi_fused_piece){i, i + 1, false};
+    }
+    return run->n;
 }
 
 /* ---- copies ---- */

@@ -89,7 +89,7 @@ typedef struct hpi_fused_state {
     const unsigned char **block; /* [size]: of the present call, of who has been heard; else NULL */
     uint64_t *stride;            /* [size]: elements between its rows */
     bool *is_heard;              /* [size] */
-    hpi_fused_piece *pieces;     /* [size + 1]: of the present call */
+    hpi_fused_piece *pieces;     /* [size]: of the present call */
     const void **tile;           /* [size]: the same tile of each rank */
     unsigned char *scratch;      /* of the tree's sums */
     hpi_memory gathered;         /* blocks that were copied here */
@@ -172,8 +172,8 @@ hp_status hpi_fused_run_scatter(hpi_fused_run *run);
 
 /* ---- cut.c ---- */
 
-/* Into how many pieces a gathering product is cut. */
-int hpi_fused_pieces(const hpi_fused_run *run);
+/* Is each rank's block multiplied by itself, or are all gathered and multiplied at once? */
+bool hpi_fused_is_apart(const hpi_fused_run *run);
 /* Rows and columns of a tile, the same on all ranks. */
 void hpi_fused_tile(const hpi_fused_run *run, int64_t *out_rows, int64_t *out_columns);
 

@@ -84,7 +84,7 @@ static hp_status stage(hpi_fused_run *run, uint64_t words[HPI_N_SAYS]) {
 /* Where ranks share cores a call that waits for its readers at the end waits for others to be given
  * a core, some 2 us each: copying a block for them takes less as long as it is small. */
 static bool is_better_copied(const hpi_fused_run *run, uint64_t rows) {
-    enum { MOST_BYTES = 64 << 10 };
+    enum { MOST_BYTES = 32 << 10 };
     return !hpi_world_can_spin(run->world) &&
            rows * (uint64_t)run->args->k * run->element <= MOST_BYTES;
 }

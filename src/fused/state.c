@@ -41,7 +41,7 @@ static hp_status allocate(hpi_fused_state *s, size_t n) {
     s->block = hpi_alloc(n, sizeof *s->block);
     s->stride = hpi_alloc(n, sizeof *s->stride);
     s->is_heard = hpi_alloc(n, sizeof *s->is_heard);
-    s->pieces = hpi_alloc(n + 1, sizeof *s->pieces);
+    s->pieces = hpi_alloc(n, sizeof *s->pieces);
     s->tile = hpi_alloc(n, sizeof *s->tile);
     s->scratch = hpi_alloc_aligned(64, hpi_sum_scratch_bytes((int)n));
     return s->shared && s->heaps && s->block && s->stride && s->is_heard && s->pieces && s->tile &&

@@ -149,7 +149,7 @@ enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
 static const int64_t row_sets[][MOST_RANKS] = {
     {8, 8, 8, 8, 8}, {5, 0, 13, 2, 7}, {0, 9, 0, 0, 1}, {0, 0, 0, 0, 0}, {1, 30, 1, 1, 1}};
 static const hpi_fused_cut cuts[] = {
-    {0, 0, 0, 0}, {8, 4, 8, -1}, {2, 3, 64, 0}, {1, 40, 5, 0}, {8, 7, 16, 1}};
+    {0, 0, 0, 0}, {1, 4, 8, -1}, {-1, 3, 64, 0}, {-1, 40, 5, 0}, {1, 7, 16, 1}};
 static const int64_t sizes[][2] = {{11, 17}, {33, 1}, {1, 20}, {16, 8}, {0, 5}, {6, 0}};
 enum { N_ROW_SETS = 5, N_CUTS = 5, N_SIZES = 6 };
 
@@ -409,7 +409,7 @@ static void again_body(hp_world *world, void *argument) {
                               .dtype = HP_FP32,
                               .out_dtype = HP_FP32,
                               .is_symmetric = which == WEIGHTS,
-                              .cut = {8, 3, 8, 0}};
+                              .cut = {1, 3, 8, 0}};
         fused f;
         fused_open(&f, group, engine, &c);
         RANK_OK(hpi_fused_set_cut(group, &c.cut));
@@ -563,7 +563,7 @@ static void death_body(hp_world *world, void *argument) {
                     .dtype = HP_FP32,
                     .out_dtype = HP_FP32,
                     .is_symmetric = true,
-                    .cut = {8, 2, 8, -1}};
+                    .cut = {1, 2, 8, -1}};
     fused f;
     fused_open(&f, hp_world_group(world), &engine, &c);
     RANK_OK(hpi_fused_set_cut(f.group, &c.cut));

@@ -20,7 +20,7 @@ static void slots_body(hp_world *world, void *argument) {
                           .k = 2,
                           .dtype = HP_FP32,
                           .out_dtype = HP_FP32,
-                          .cut = {8, 3, 8, 0}};
+                          .cut = {1, 3, 8, 0}};
     hp_group *group = hp_world_group(world);
     hp_matmul *engine;
     fused f;
