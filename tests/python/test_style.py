@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """test_style.py - every file of the package and its tests as ruff.toml wants it."""
 
-import shutil
 import subprocess
 import sys
 
@@ -9,13 +8,14 @@ import pytest
 import ranks
 
 
+def run(*command):
+    return subprocess.run(command, cwd=ranks.ROOT, text=True, capture_output=True)
+
+
 def test_ruff():
-    if subprocess.run([sys.executable, "-m", "ruff", "--version"], capture_output=True).returncode:
+    if run(sys.executable, "-m", "ruff", "--version").returncode:
         pytest.skip("no ruff here: make python-test installs it")
-    git = shutil.which("git")
-    files = subprocess.run([git, "ls-files", "python", "tests/python"], cwd=ranks.ROOT, check=True, text=True,
-                           capture_output=True).stdout.split()
-    files = [file for file in files if file.endswith(".py")]
-    done = subprocess.run([sys.executable, "-m", "ruff", "check", *files], cwd=ranks.ROOT, text=True,
-                          capture_output=True)
+    files = run("git", "ls-files", "python/*.py", "tests/python/*.py").stdout.split()
+    assert len(files) > 10
+    done = run(sys.executable, "-m", "ruff", "check", *files)
     assert done.returncode == 0, done.stdout
