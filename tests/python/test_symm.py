@@ -326,7 +326,7 @@ def views():
     return whole.tolist()
 
 
-def test_views_are_right_or_refused():  # FIELD-CASES N2
+def test_N2_views_are_right_or_refused():
     for whole in ranks.together(2, views):
         assert whole == [[0, 1, 2, 3], [8, 10, 12, 14], [8, 9, 10, 11]]
 
