@@ -41,7 +41,13 @@ has '| oneccl | left out of this run |'
 has '| a word from core to core | 0.06 us (1 runs) |'
 has '| huge pages | our symmetric memory: yes, shared memory of others: never |'
 has '11 rows have a goal; 6 reach it, 5 are below'
-[ "$(grep -c '^<!-- tools/bench' "$out/page.md")" = 2 ] || fail "expected both markers"
+[ "$(grep -c '^<!-- tools/bench' "$out/page.md")" = 4 ] || fail "expected both pairs of markers"
+has '4 rows; 2 reach their goal, 2 are below, 1 of them equal within the spread.'
+has '| 0.6b-kv | 128 | 1200 | **0.97** (2%) | - | **1.05** (20%) | - | - | - |'
+has '| 0.6b-kv | 512 | 4800 | 1.00 (0%) | - | - | - | - | - |'
+has '| 0.6b-kv | 512 | 4700 | 1.33 | - | - |'
+has '- Below the goal: 0.6b-kv 128, 2 ranks, fp32: equal within the spread of the pairs.'
+has '- Below the goal: 0.6b-kv 128, 8 ranks, fp32: '
 [ "$(sed '/begins -->/,$d' "$out/page.md")" = "$(sed '/begins -->/,$d' docs/performance.md)" ] ||
     fail "expected the text before the marker as it was"
 awk -F'|' '/^\|/ { if (n && NF != n) exit 1; n = NF; next } { n = 0 }' "$out/page.md" ||
@@ -126,6 +132,8 @@ echo "== the plan"
 tools/bench/run.py "$build" --list --no-page --part dtypes,wire --peers '' >"$out/said" 2>&1 ||
     fail "expected a list: $(cat "$out/said")"
 grep -qE '^\[4/4, [0-9]+ s\] wire-reduce_scatter$' "$out/said" || fail "expected 4 jobs: $(cat "$out/said")"
+tools/bench/run.py "$build" --list --no-page --part fused >"$out/said" 2>&1 || fail "expected a list: $(cat "$out/said")"
+[ "$(tail -1 "$out/said" | sed 's/.*\] //')" = fused-late-8 ] || fail "expected jobs of fused products: $(cat "$out/said")"
 
 mkdir -p "$out/twice"
 ln -s "$(realpath "$build")/bin" "$out/twice/bin"
@@ -157,6 +165,13 @@ cmp "$out/once.md" "$out/page.md" || fail "expected the page as it was"
 grep -q "no rows of all_reduce, .*: $out/page.md stays as it was" "$out/said" || fail "expected to be told that it stays"
 grep -q "^bench: wrote $out/built/bench/page.md$" "$out/said" || fail "expected to be told where the page is"
 grep -qF '| put | 8 B | 2.00 | 1.00 | **2.00** |' "$out/built/bench/page.md" || fail "expected what was measured"
+cp "$sample/fused.jsonl" "$out/built/bench/"
+tools/bench/page.py "$sample" "$out/page.md"
+sed -i 's/| 4800 |/| old |/; s/ 1.33 / old /' "$out/page.md"
+tools/bench/run.py "$out/built" --page "$out/page.md" --part fused --missing --quick >"$out/said" 2>&1 ||
+    fail "expected status 0: $(cat "$out/said")"
+diff <(sed '/^Measured /d' "$out/once.md") <(sed '/^Measured /d' "$out/page.md") ||
+    fail "expected the tables of fused products anew, and no others"
 "${run[@]}" --missing >"$out/said" 2>&1 || fail "expected status 0: $(cat "$out/said")"
 grep -q 'a quick run |$' "$out/built/bench/page.md" || fail "expected rows of a quick run to be told as such"
 

@@ -6,6 +6,7 @@
 # measured alone: a few runs of hpperf, whose JSON lines are kept as they are. Parts are what a user
 # asks for by name. Time goes into large sizes, most of it beside slow peers: there hpperf ends a size
 # with two pairs in a row that are far above the goal; small sizes get more pairs than large ones.
+import fused
 import goals
 from goals import Key
 
@@ -21,7 +22,7 @@ COLLECTIVES = [  # op, in place
 # (barrier, 64 B), and Gloo, over sockets, 1,000 times as long as ours (64 B; 5 times at 16 MiB).
 ONLY_ROOMY = {"openmpi-sm", "openmpi5-sm", "gloo"}
 NOT_PRIVATE = {"gloo"}  # 8 times as long as ours at 16 MiB, more below
-ALONE = {"dtypes", "wire", "one_sided", "kernels", "limits"}  # parts that need no peer
+ALONE = {"dtypes", "wire", "one_sided", "fused", "kernels", "limits"}  # parts that need no peer
 WIRES = ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2"]
 
 K, M = 1 << 10, 1 << 20
@@ -129,9 +130,11 @@ def of_one_sided(is_quick):
 
 def all_jobs(peers, n_cores, is_quick=False):
     return [*of_collectives(peers, n_cores, is_quick), *of_private(peers, is_quick),
-            *of_kinds(is_quick), *of_wires(is_quick), *of_one_sided(is_quick)]
+            *of_kinds(is_quick), *of_wires(is_quick), *of_one_sided(is_quick),
+            *fused.all_jobs(job, is_quick)]
 
 
 def parts():
     names = [op for op, _ in COLLECTIVES]
-    return list(dict.fromkeys(names + ["private", "dtypes", "wire", "one_sided", "kernels", "limits"]))
+    return list(dict.fromkeys(names + ["private", "dtypes", "wire", "one_sided", "fused", "kernels",
+                                  "limits"]))

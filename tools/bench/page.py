@@ -22,6 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 sys.path.insert(0, HERE)
 import again  # noqa: E402
+import fused  # noqa: E402
 import plot  # noqa: E402
 from goals import Key, goal_of, load_json  # noqa: E402
 from plot import bytes_text  # noqa: E402
@@ -447,21 +448,31 @@ def load_folder(folder):
             if os.path.basename(name) != "machine.jsonl" for line in load_lines(name)]
 
 
-def write(folder, path):
-    lines, lines_again = load_folder(folder), load_folder(os.path.join(folder, again.FOLDER))
-    kept = os.path.join(folder, "machine.jsonl")
-    machine = load_lines(kept)[0] if os.path.exists(kept) else {}
+def with_collectives(text, folder, machine, path):
+    """The page with everything between its two markers anew."""
+    lines = [line for line in load_folder(folder) if line["part"] != "fused"]
+    lines_again = load_folder(os.path.join(folder, again.FOLDER))
     reference = load_lines(os.path.join(HERE, "reference.jsonl"))
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         print(f"bench: expected {path} to hold {BEGIN} and {END} once each", file=sys.stderr)
         sys.exit(1)
     images = os.path.join(os.path.dirname(path) or ".", "images")
     inside = Writer(lines, lines_again, reference, machine).page(images)
     before, after = text.split(BEGIN)[0], text.split(END)[1]
+    return before + BEGIN + "\n\n" + inside + END + after
+
+
+def write(folder, path, fused_alone=False):
+    """fused_alone: nothing but the tables of fused.py."""
+    kept = os.path.join(folder, "machine.jsonl")
+    machine = load_lines(kept)[0] if os.path.exists(kept) else {}
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    if not fused_alone:
+        text = with_collectives(text, folder, machine, path)
+    text = fused.write(text, fused.Section(load_folder(folder), load_limits(), machine, table))
     with open(path + ".tmp", "w", encoding="utf-8") as file:
-        file.write(before + BEGIN + "\n\n" + inside + END + after)
+        file.write(text)
     os.replace(path + ".tmp", path)
 
 

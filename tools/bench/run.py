@@ -124,15 +124,20 @@ class Bench:
         return os.path.join(self.folder, name + ".jsonl")
 
     def parts_without_rows(self):
-        """Of the page; limits and kernels are no jobs, their absence takes no table away."""
+        """Of the page; limits and kernels are no jobs, their absence takes no table away, and fused
+        has markers of its own."""
         names = [name for name in os.listdir(self.folder) if name.endswith(".jsonl")]
-        return [p for p in jobs.parts() if p not in ("limits", "kernels") and
+        return [p for p in jobs.parts() if p not in ("limits", "kernels", "fused") and
                 not any(name.startswith(p + "-") for name in names)]
 
     def write_page(self):
         """Where rows of some parts are missing the page would lose their tables: it stays, and what
         there is goes beside the rows."""
         path, missing = self.options.page, self.parts_without_rows()
+        if self.options.part == ["fused"]:
+            page.write(self.folder, path, fused_alone=True)
+            print(f"bench: wrote {path}", flush=True)
+            return
         if missing:
             path = os.path.join(self.folder, os.path.basename(path))
             shutil.copyfile(self.options.page, path)
