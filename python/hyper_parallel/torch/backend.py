@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from hyper_parallel._c import check, ffi, lib, new
+from hyper_parallel.torch import buffers
 from hyper_parallel.torch.operands import (Copies, apart, in_out, reduced, source, sources, target,
                                            targets)
 from hyper_parallel.torch.tensors import moved_as, pointer
@@ -106,6 +107,13 @@ class HyperProcessGroup(dist.ProcessGroup):
 
     def _get_backend(self, device):
         return self
+
+    def supports_tensor_alloc(self, device):
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size, *, dtype=torch.float32, device="cpu"):
+        """An uninitialized tensor of `size` elements that peers reach where it lies."""
+        return buffers.empty(int(size), dtype)
 
     def set_timeout(self, timeout):
         """How long a call waits for another rank: a timedelta."""
