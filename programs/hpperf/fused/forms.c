@@ -230,7 +230,7 @@ static hp_status gather(const forms *f) {
     for (int i = 0; i < f->n_ranks; i++)
         counts[i] = (uint64_t)(f->rows[i] * f->k);
     if (f->m % f->n_ranks == 0)
-        return hp_all_gather(f->group, f->input, f->a, counts[0], f->dtype);
+        return hp_all_gather(f->group, f->input, f->a, (uint64_t)(f->rows[0] * f->k), f->dtype);
     return hp_all_gather_v(f->group, f->input, f->a, counts, f->dtype);
 }
 
@@ -239,7 +239,8 @@ static hp_status scatter(const forms *f, float *products, float *sums) {
     for (int i = 0; i < f->n_ranks; i++)
         counts[i] = (uint64_t)(f->rows[i] * f->n);
     if (f->m % f->n_ranks == 0)
-        return hp_reduce_scatter(f->group, products, sums, counts[0], HP_FP32, HP_SUM);
+        return hp_reduce_scatter(f->group, products, sums, (uint64_t)(f->rows[0] * f->n), HP_FP32,
+                                 HP_SUM);
     return hp_reduce_scatter_v(f->group, products, sums, counts, HP_FP32, HP_SUM);
 }
 
