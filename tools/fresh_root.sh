@@ -47,6 +47,10 @@ make_root() {
     apt-config dump --no-empty | grep -E '^Acquire::(http|https|Check)' \
         >"$root/etc/apt/apt.conf.d/99machine" || true
     cp /etc/resolv.conf /etc/hosts "$root/etc/"
+    # pip's index and certificates likewise, for make python and make python-test.
+    for file in /etc/pip.conf /etc/xdg/pip /etc/ssl/certs/ca-certificates.crt; do
+        [ ! -e "$file" ] || cp -rL --parents "$file" "$root"
+    done
 }
 mkdir -p "$root"
 [ -d "$root/etc/apt" ] || make_root
@@ -67,7 +71,8 @@ mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM="${TERM:-dumb}" \
-    ${JOBS:+JOBS="$JOBS"} ${http_proxy:+http_proxy="$http_proxy"} \
+    ${JOBS:+JOBS="$JOBS"} ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
+    ${PIP_CERT:+PIP_CERT="$PIP_CERT"} ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} \
     chroot "$root" sh -c "cd /root/hyperparallel && exec \"\$@\"" inside "$@"
 '
 unshare --mount --propagation private --pid --fork --kill-child \
