@@ -5,6 +5,7 @@ Exceptions in the middle of a pass, ranks that die, units gathered by hand, stat
 groups and meshes, and the ranges that torch.profiler shows.
 """
 
+import json
 import os
 import signal
 import time
@@ -16,7 +17,6 @@ torch = pytest.importorskip("torch")
 import ranks  # noqa: E402
 from fsdp_models import (  # noqa: E402
     WIDTH,
-    Block,
     Net,
     batches,
     close,
@@ -129,6 +129,18 @@ def refusals():
     hp.fully_shard(other)
     with pytest.raises(ValueError, match="expected one mode in"):
         other(batches(1)[0])
+    with pytest.raises(TypeError, match="param_dtype to be fp32, bf16 or fp16, given torch.float8"):
+        shard(net(), mp_policy=hp.MixedPrecisionPolicy(param_dtype=torch.float8_e4m3fn))(x=None)
+    with pytest.raises(TypeError, match="expected last.bias of one of float64, .* torch.complex64"):
+        odd = net()
+        odd.last.bias = nn.Parameter(torch.ones(1, dtype=torch.complex64))
+        shard(odd)(batches(1)[0])
+    thawed = net()
+    thawed.first.bias.requires_grad_(False)
+    shard(thawed)(batches(1)[0]).sum().backward()
+    thawed.first.bias.requires_grad_(True)
+    with pytest.raises(RuntimeError, match="expected first.bias to stay frozen"):
+        thawed(batches(1)[0])
     empty = hp.fully_shard(nn.Linear(2, 2, device="meta"))
     with pytest.raises(RuntimeError, match="on the meta device"):
         empty(torch.ones(1, 2))
@@ -313,23 +325,36 @@ def test_groups_and_meshes():
     ranks.together(4, groups_and_meshes)
 
 
-def profiled():
+def profiled(folder):
     from torch.profiler import ProfilerActivity, profile
 
     model = shard(net(), mode="per-param")
+    with pytest.raises(ValueError, match="spans of 1 or more, given 0"):
+        model.record_trace(0)
+    model.record_trace()
     model(batches(1)[0]).sum().backward()
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         model(batches(1)[0]).sum().backward()
     names = {event.name for event in seen.events()}
-    for unit in ("root", "blocks.0", "blocks.2"):
-        assert f"forward {unit}" in names
-    for name in ("backward blocks.1", "hp_forward_begin blocks.1", "hp_backward_end blocks.0",
-                 "hp_backward_end root", "hp_fsdp_end"):
+    for name in ("hp_forward_begin blocks.1", "hp_backward_end blocks.0", "hp_backward_end root",
+                 "hp_fsdp_begin", "hp_fsdp_end"):
         assert name in names, sorted(names)
+    path = os.path.join(folder, f"trace{worlds.world().rank}.json")
+    model.write_trace(path)
+    with open(path) as file:
+        events = json.load(file)["traceEvents"]
+    traced = {f"{event['name']} {event['args']['unit']}" for event in events
+              if event["ph"] == "B" and event["name"] in ("forward", "backward")}
+    ours = {name for name in names if name.split()[0] in ("forward", "backward")}
+    assert ours | {"backward root"} == traced and len(ours) == 4 + 3
+    with pytest.raises(RuntimeError, match="expected record_trace"):
+        silent = shard(net())
+        silent(batches(1)[0])
+        silent.write_trace(path)
 
 
-def test_ranges_in_the_profiler():
-    ranks.together(2, profiled)
+def test_ranges_in_the_profiler_and_the_trace(tmp_path):
+    ranks.together(2, profiled, str(tmp_path))
 
 
 def survivor():
@@ -363,21 +388,16 @@ def closed():
     with pytest.raises(RuntimeError, match="it was shut down"):
         model(batches(1)[0])
     fresh = shard(net())
-    fresh(batches(1)[0]).sum().backward()  # and exit in this state
+    fresh(batches(1)[0]).sum().backward()  # in the world that it joins
     return True
 
 
 def test_shutdown_leaves_copies():
-    assert ranks.values_of(2, closed) == [True] * 2
+    assert ranks.together(2, closed) == [True] * 2
 
 
 def test_one_rank_alone():
-    assert ranks.values_of(1, alone) == [True]
-
-
-def alone():
     for mode in MODES:
         close(train(shard(net(), mode=mode), batches(3), everything),
               train(net(), batches(3), everything))
-    assert isinstance(Block(), nn.Module)
-    return True
+    worlds.shutdown()

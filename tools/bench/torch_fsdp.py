@@ -4,11 +4,12 @@
 usage: hprun -n 2 python tools/bench/torch_fsdp.py [--layers 8] [--hidden 512] [--rounds 5]
            [--batch 1] [--tokens 128] [WAY ...]
 
-Qwen3 on random tokens: forward, backward and AdamW, the same model, data and optimizer in every
-way. Ways are PyTorch's FSDP2 on a backend ("fsdp2-gloo", "fsdp2-hyper", or with buffers in memory
-of the backend "fsdp2-hyper-memory") and ours by the name of a mode ("per-param", "fused", "fused-zero-copy", "mapped"). Rounds go through all ways one after the
-other, so that what else the machine does meets all of them; the table has medians over rounds, and
-ratios to the first way. Losses of all ways are compared: they train the same.
+Qwen3 on numbers in a row: forward, backward and AdamW, the same model, data and optimizer in every
+way. Ways are PyTorch's FSDP2 on a backend ("fsdp2-gloo", "fsdp2-hyper", or with its buffers in the
+backend's memory "fsdp2-hyper-memory") and ours by the name of a mode ("per-param", "fused",
+"fused-zero-copy", "mapped"). Rounds go through all ways one after the other, so that what else the
+machine does meets all of them; the table has medians over rounds, and ratios to the first way.
+Losses of all ways are compared: they train the same.
 """
 
 import argparse

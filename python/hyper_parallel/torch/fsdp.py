@@ -17,7 +17,6 @@ from torch import nn
 from hyper_parallel.torch import fsdp_hooks as hooks
 from hyper_parallel.torch import fsdp_tree as trees
 from hyper_parallel.torch.fsdp_policies import (
-    CommFusionPolicy,
     CPUOffloadPolicy,
     MixedPrecisionPolicy,
     OffloadPolicy,
@@ -26,7 +25,7 @@ from hyper_parallel.torch.fsdp_units import Param, Unit
 from hyper_parallel.torch.mesh import check_mesh
 from hyper_parallel.torch.state_dict import load_shards
 
-__all__ = ["CPUOffloadPolicy", "CommFusionPolicy", "HSDPModule", "MixedPrecisionPolicy",
+__all__ = ["CPUOffloadPolicy", "HSDPModule", "MixedPrecisionPolicy",
            "OffloadPolicy", "fully_shard", "hsdp_sync_stream"]
 
 _classes = {}
@@ -47,6 +46,7 @@ class _Options:
     mode: str | None
     reduce_op: str = "avg"
     factor: float = 1.0
+    n_spans: int = 0  # room for a trace
 
 
 def _bool(name, value):
@@ -362,6 +362,18 @@ class HSDPModule:
         weights are those of the last step."""
         for tree in {id(u.tree): u.tree for u in self._units(recursive) if u.tree}.values():
             tree.reset()
+
+    def record_trace(self, n_spans=1 << 16):
+        """Keep what the engine does, up to n_spans spans of each stream. Before the first forward.
+        """
+        if isinstance(n_spans, bool) or not isinstance(n_spans, int) or n_spans < 1:
+            raise ValueError(f"expected a number of spans of 1 or more, given {n_spans!r}")
+        self._before_first_forward("record_trace")
+        self._unit().options.n_spans = n_spans
+
+    def write_trace(self, path):
+        """Write this rank's trace so far as a file for Perfetto or chrome://tracing."""
+        self._tree().write_trace(path)
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
         """As nn.Module's; values may be whole, DTensors or this rank's shards. Not collective, but

@@ -36,11 +36,3 @@ class CPUOffloadPolicy(OffloadPolicy):
     """Shards and optimizer state in host memory, where those of CPU ranks are already."""
 
     pin_memory: bool = True
-
-
-@dataclass(frozen=True)
-class CommFusionPolicy:
-    """comm_fusion and comm_fusion_zero_copy of fully_shard in one value."""
-
-    enable_comm_fusion: bool = False
-    comm_fusion_zero_copy: bool | None = None

@@ -16,8 +16,9 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from hyper_parallel import world as worlds
-from hyper_parallel._c import HyperParallelError, check, ffi, lib, new
+from hyper_parallel._c import NULL, HyperParallelError, check, ffi, lib, new
 from hyper_parallel.torch.fsdp_units import BACKWARD, IDLE
+from hyper_parallel.torch.groups import world_of_torch
 from hyper_parallel.torch.mesh import check_mesh, mesh_handle
 from hyper_parallel.torch.tensors import DTYPES
 
@@ -28,10 +29,10 @@ _order = itertools.count()
 
 
 class _Memory:
-    """The hp_fsdp: it lives as long as a tensor that views its memory."""
+    """The hp_fsdp, and its trace: they live as long as a tensor that views the memory."""
 
-    def __init__(self, handle):
-        self.handle = handle
+    def __init__(self, handle, trace):
+        self.handle, self.trace = handle, trace
         if not _memories:
             worlds.before_shutdown(close_all)
         _memories.add(self)
@@ -40,6 +41,8 @@ class _Memory:
         handle, self.handle = self.handle, None
         if handle is not None:
             lib.hp_fsdp_destroy(handle)
+            lib.hp_trace_destroy(self.trace)
+            self.trace = NULL
 
     __del__ = close
 
@@ -68,7 +71,8 @@ class Tree:
 
     def _commit(self):
         options = self._agreed()
-        self.mesh = options.mesh
+        meshes = (unit.options.mesh for unit in self.units)
+        self.mesh = next((mesh for mesh in meshes if mesh is not None), None)
         sizes = check_mesh(self.mesh)
         self.n_dims = len(sizes)
         self.n_shards, self.n_replicas = sizes[-1], math.prod(sizes[:-1])
@@ -77,11 +81,17 @@ class Tree:
                      prefetch=min(16, max(1, *prefetch)))
         for name in ("param_dtype", "reduce_dtype"):
             dtype = getattr(options.mp_policy, name)
+            if dtype is not None and dtype not in DTYPES:
+                raise TypeError(f"expected {name} to be fp32, bf16 or fp16, given {dtype}")
             if dtype is not None:
                 setattr(config, name, DTYPES[dtype])
+        config.trace = self._make_trace()
         out = ffi.new("hp_fsdp **")
-        check(lib.hp_fsdp_create(mesh_handle(self.mesh), config, out))
-        self.memory = _Memory(out[0])
+        status = lib.hp_fsdp_create(mesh_handle(self.mesh), config, out)
+        if status < 0:
+            lib.hp_trace_destroy(config.trace)
+        check(status)
+        self.memory = _Memory(out[0], config.trace)
         keep = []
         for unit in self._declared():
             self._declare(unit, keep)
@@ -93,11 +103,21 @@ class Tree:
             param.tensor._hyper_parallel = param
         self.note_versions()
 
+    def _make_trace(self):
+        n_spans = max(unit.options.n_spans for unit in self.units)
+        out = ffi.new("hp_trace **")
+        if n_spans:
+            check(lib.hp_trace_create(world_of_torch().rank, n_spans, out))
+        return out[0]
+
     def _agreed(self):
         """The options that are the tree's: of all units, which must have them alike."""
         first = self.units[0].options
         for unit in self.units:
-            for name in ("mesh", "comm_fusion", "comm_fusion_zero_copy", "mode", "offload"):
+            if check_mesh(unit.options.mesh) != check_mesh(first.mesh):
+                raise ValueError(f"expected one mesh in {self.units[0].name} and {unit.name}, "
+                                 f"given {first.mesh} and {unit.options.mesh}")
+            for name in ("comm_fusion", "comm_fusion_zero_copy", "mode", "offload"):
                 if getattr(unit.options, name) != getattr(first, name):
                     raise ValueError(f"expected one {name} in {self.units[0].name} and "
                                      f"{unit.name}, given {getattr(first, name)!r} and "
@@ -194,6 +214,9 @@ class Tree:
 
     def _keep_gradients(self):
         for param in self.params():
+            if param.is_frozen and param.tensor.requires_grad:
+                raise RuntimeError(f"expected {param.name} to stay frozen, as it was at the first "
+                                   "forward, given requires_grad=True")
             grad, param.tensor.grad = param.tensor.grad, None
             if grad is not None:
                 self.kept[param] = grad.clone() if param.is_gradient_shard(grad) else grad
@@ -350,6 +373,12 @@ class Tree:
             self.end()
 
     # ---- the end --------------------------------------------------------------------------
+
+    def write_trace(self, path):
+        if self.handle and self.memory.trace == NULL:
+            raise RuntimeError("expected record_trace() before the first forward")
+        self.settle()
+        check(lib.hp_trace_write(self.memory.trace, str(path).encode()))
 
     def leave(self):
         """An exception has left a forward in its middle."""

@@ -12,7 +12,7 @@ import bisect
 import torch
 
 from hyper_parallel._c import NULL, check, error, ffi, lib
-from hyper_parallel.torch.tensors import DTYPES, TORCH_DTYPES, pointer, tensor_at
+from hyper_parallel.torch.tensors import TORCH_DTYPES, dtype_of, pointer, tensor_at
 
 IDLE, FORWARD, BACKWARD, RECOMPUTE = "idle", "forward", "backward", "recompute"
 
@@ -32,7 +32,6 @@ class Param:
         self.shape = tuple(tensor.shape)
         self.shard_dim = shard_dim  # None: every rank holds all of it
         self.is_frozen = not tensor.requires_grad
-        self.declared = tensor.dtype
         self.shard = None  # tensor
         self.range = (0, 0)  # hp_shard.begin, end
         self._full, self._grads, self._grad_shards = {}, {}, {}
@@ -46,7 +45,7 @@ class Param:
         out.name = name
         out.n_dims = len(self.shape)
         out.shape[0:len(self.shape)] = self.shape
-        out.dtype = DTYPES[self.declared]
+        out.dtype = dtype_of(values, self.name)
         out.shard_dim = lib.HP_REPLICATED if self.shard_dim is None else self.shard_dim
         out.is_frozen = self.is_frozen
         out.data = pointer(values) if values.numel() else NULL

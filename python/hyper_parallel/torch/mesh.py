@@ -40,6 +40,13 @@ class Mesh:
         if self.mesh_dim_names and len(set(self.mesh_dim_names)) != self.ndim:
             raise ValueError(f"expected {self.ndim} different names, given {self.mesh_dim_names}")
 
+    def __eq__(self, other):
+        return isinstance(other, Mesh) and (self.shape, self.mesh_dim_names) == (
+            other.shape, other.mesh_dim_names)
+
+    def __hash__(self):
+        return hash((self.shape, self.mesh_dim_names))
+
     def __repr__(self):
         return f"Mesh({self.shape}, {self.mesh_dim_names})"
 
