@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tensor_parallel.c - a layer of two matrices, the first cut by columns and the second by rows:
- * all_gather, product, product, reduce_scatter.
+ * tensor_parallel.c - a layer of two matrices, the first cut by columns and the second by rows: a
+ * product of gathered tokens, and one whose sum over ranks is scattered.
  *
  *     hprun -n 4 tensor_parallel
  *
@@ -40,39 +40,36 @@ static void fill(uint64_t matrix, uint64_t row, uint64_t column, uint64_t n_rows
             out[r * n_columns + c] = element(matrix, row + r, column + c);
 }
 
-static void multiply(hp_matmul *matmul, const float *a, const float *b, float *c, int64_t m,
-                     int64_t n, int64_t k) {
-    hp_matmul_args args = HP_MATMUL_ARGS_INIT;
-    args.m = m;
-    args.n = n;
-    args.k = k;
-    args.a = a;
-    args.b = b;
-    args.c = c;
-    args.lda = k;
-    args.ldb = n;
-    args.ldc = n;
-    ok(hp_matmul_run(matmul, &args));
-}
-
 typedef struct layer {
-    float up[WIDTH][HIDDEN];   /* columns of [WIDTH][size * HIDDEN] */
-    float down[HIDDEN][WIDTH]; /* rows of [size * HIDDEN][WIDTH] */
-    float in[TOKENS][WIDTH], out[TOKENS][WIDTH];
-    float *all, *hidden, *partial; /* for the tokens of the whole group: [WIDTH], [HIDDEN], [WIDTH]
-                                    * numbers each; in symmetric memory */
+    float up[WIDTH][HIDDEN];       /* columns of [WIDTH][size * HIDDEN] */
+    float down[HIDDEN][WIDTH];     /* rows of [size * HIDDEN][WIDTH] */
+    float *in, out[TOKENS][WIDTH]; /* in: [TOKENS][WIDTH], in symmetric memory */
+    float *hidden;                 /* [tokens of the whole group][HIDDEN] */
+    int64_t *rows;                 /* tokens of each rank */
 } layer;
 
 /* out = relu(in up) down, with up and down whole. */
 static void forward(layer *l, hp_group *group, hp_matmul *matmul) {
-    const int64_t n_tokens = (int64_t)TOKENS * hp_group_size(group);
-    ok(hp_all_gather(group, l->in, l->all, TOKENS * WIDTH, HP_FP32));
-    multiply(matmul, l->all, l->up[0], l->hidden, n_tokens, HIDDEN, WIDTH);
-    for (int64_t i = 0; i < n_tokens * HIDDEN; i++)
+    hp_fused_args args = HP_FUSED_ARGS_INIT;
+    args.group = group;
+    args.matmul = matmul;
+    args.rows = l->rows;
+    /* The others' tokens are read where they lie, each as soon as that rank is here. */
+    args.a = l->in;
+    args.k = args.lda = WIDTH;
+    args.b = l->up;
+    args.c = l->hidden;
+    args.n = args.ldb = args.ldc = HIDDEN;
+    ok(hp_all_gather_matmul(&args));
+    for (int64_t i = 0; i < (int64_t)TOKENS * hp_group_size(group) * HIDDEN; i++)
         l->hidden[i] = fmaxf(l->hidden[i], 0);
     /* Every rank has all sums in part, and each gets those of its own tokens whole. */
-    multiply(matmul, l->hidden, l->down[0], l->partial, n_tokens, WIDTH, HIDDEN);
-    ok(hp_reduce_scatter(group, l->partial, l->out, TOKENS * WIDTH, HP_FP32, HP_SUM));
+    args.a = l->hidden;
+    args.k = args.lda = HIDDEN;
+    args.b = l->down;
+    args.c = l->out;
+    args.n = args.ldb = args.ldc = WIDTH;
+    ok(hp_matmul_reduce_scatter(&args));
 }
 
 /* The largest difference of this rank's tokens from plain loops over whole matrices, in double. */
@@ -110,12 +107,16 @@ int main(void) {
     ok(hp_matmul_open("auto", 1, &matmul));
 
     /* Memory of the group alone: the other one takes no part, and may be ahead or behind. */
-    ok(hp_symm_alloc(world, group, n_tokens * (2 * WIDTH + HIDDEN) * sizeof(float), 0, &memory));
+    ok(hp_symm_alloc(world, group, TOKENS * WIDTH * sizeof(float), 0, &memory));
     ok(hp_symm_pointer(memory, hp_group_rank(group), NULL, &data));
-    l.all = data;
-    l.partial = l.all + n_tokens * WIDTH;
-    l.hidden = l.partial + n_tokens * WIDTH;
-    fill(INPUT, first_token, 0, TOKENS, WIDTH, l.in[0]);
+    l.in = data;
+    l.hidden = calloc(n_tokens, HIDDEN * sizeof *l.hidden);
+    l.rows = calloc((size_t)size, sizeof *l.rows);
+    if (!l.hidden || !l.rows)
+        return 1;
+    for (int i = 0; i < size; i++)
+        l.rows[i] = TOKENS;
+    fill(INPUT, first_token, 0, TOKENS, WIDTH, l.in);
     fill(UP, 0, own * HIDDEN, WIDTH, HIDDEN, l.up[0]);
     fill(DOWN, own * HIDDEN, 0, HIDDEN, WIDTH, l.down[0]);
 
@@ -129,6 +130,8 @@ int main(void) {
                "%s\n%s: largest difference from plain loops %.2g\n",
                n / size, size, size * TOKENS, size * HIDDEN, matmul->name,
                is_wrong ? "wrong" : "right", differs);
+    free(l.rows);
+    free(l.hidden);
     ok(hp_symm_free(memory));
     hp_matmul_close(matmul);
     hp_mesh_destroy(mesh);
