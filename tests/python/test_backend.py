@@ -299,7 +299,7 @@ def wrong_tag():
     if rank == 0:
         dist.send(torch.ones(1), 1, group=group, tag=5)
     elif rank == 1:
-        with raises(ValueError, "message of rank 0 to have tag 4, it has 5"):
+        with raises(RuntimeError, "message of rank 0 to have tag 4, it has 5"):
             dist.recv(torch.ones(1), 0, group=group, tag=4)
     dist.destroy_process_group(group)
 
@@ -425,6 +425,19 @@ def functional():
     torch.testing.assert_close(wait(b) - wait(a), torch.full((4, 3), float(n)))
     a, b = funcol.all_gather_into_tensor_coalesced([x, x[0]], group)
     equal(wait(b), torch.cat([of(r, (4, 3))[0] for r in range(n)]))
+
+
+def profiled():
+    rank, n = begin()
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(4))
+        dist.barrier(async_op=True).wait()
+    names = {event.name for event in profile.events()}
+    assert {"hyper::all_reduce", "hyper::barrier"} <= names, names
+
+
+def test_ranges_in_the_profiler():
+    together(2, profiled)
 
 
 def test_handles():

@@ -13,13 +13,16 @@ is touched; HyperParallelError, with the rank whose fault it is, for the rest.
 """
 
 import os
+import time
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch._C._autograd import _profiler_enabled
+from torch.autograd.profiler import record_function
 
-from hyper_parallel._c import check, ffi, lib, new
+from hyper_parallel._c import HyperParallelError, check, ffi, lib, new
 from hyper_parallel.torch import buffers
 from hyper_parallel.torch.operands import (Copies, apart, in_out, reduced, source, sources, target,
                                            targets)
@@ -31,6 +34,12 @@ ALL_GATHER, ALL_REDUCE = c10d.AllgatherOptions(), c10d.AllreduceOptions()
 REDUCE_SCATTER, ALL_TO_ALL = c10d.ReduceScatterOptions(), c10d.AllToAllOptions()
 BROADCAST, REDUCE, BARRIER = c10d.BroadcastOptions(), c10d.ReduceOptions(), c10d.BarrierOptions()
 GATHER, SCATTER = c10d.GatherOptions(), c10d.ScatterOptions()
+
+NAMES = {lib.HP_ALL_GATHER: "all_gather", lib.HP_ALL_GATHER_V: "all_gather",
+         lib.HP_REDUCE_SCATTER: "reduce_scatter", lib.HP_REDUCE_SCATTER_V: "reduce_scatter",
+         lib.HP_ALL_REDUCE: "all_reduce", lib.HP_ALL_TO_ALL: "all_to_all",
+         lib.HP_ALL_TO_ALL_V: "all_to_all", lib.HP_BROADCAST: "broadcast",
+         lib.HP_BARRIER: "barrier"}  # as torch.profiler shows them
 
 
 def _one(tensors, what):
@@ -57,7 +66,6 @@ class HyperProcessGroup(dist.ProcessGroup):
     def __init__(self, store, group, timeout):
         super().__init__(group.rank, group.size)
         self._group = group
-        self._handle = group.handle
         self._store = store
         self._name = self._description = "undefined"
         self._collectives = None  # the lane, from the first call that goes on beside its caller
@@ -117,7 +125,8 @@ class HyperProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout):
         """How long a call waits for another rank: a timedelta."""
-        check(lib.hp_group_timeout_set(self._handle, max(1, int(timeout.total_seconds() * 1000))))
+        ms = max(1, int(timeout.total_seconds() * 1000))
+        check(lib.hp_group_timeout_set(self._group.handle, ms))
         self._timeout = timeout
 
     _set_default_timeout = set_timeout
@@ -139,15 +148,20 @@ class HyperProcessGroup(dist.ProcessGroup):
     def abort(self):
         """End it for all members: what waits in it, here and elsewhere, fails."""
         if not self._is_closed:
-            check(lib.hp_group_cancel(self._handle))
+            check(lib.hp_group_cancel(self._group.handle))
 
-    def shutdown(self):
-        """Give everything back; what is still on its lanes is given up."""
+    def shutdown(self, seconds=1):
+        """Give everything back. What is still on its lanes after some seconds is given up, and with
+        it the group, on all members."""
         if self._is_closed:
             return
         lanes = [lane for lane in (self._collectives, *self._messages.values()) if lane]
-        if not all(lane.is_idle() for lane in lanes):
-            self.abort()
+        end = time.monotonic() + seconds
+        while not all(lane.is_idle() for lane in lanes):
+            if time.monotonic() >= end:
+                self.abort()
+                break
+            time.sleep(1e-3)
         self._is_closed = True
         _open.discard(self)
         for lane in lanes:
@@ -158,7 +172,7 @@ class HyperProcessGroup(dist.ProcessGroup):
 
     def _call(self, what, read, written, **fields):
         """An hp_coll_call. read, written: tensors, or None."""
-        call = new("hp_coll_call", what=what, group=self._handle, **fields)
+        call = new("hp_coll_call", what=what, group=self._group.handle, **fields)
         if read is not None:
             setattr(call, "in", pointer(read))
         if written is not None:
@@ -168,6 +182,12 @@ class HyperProcessGroup(dist.ProcessGroup):
     def _run(self, call, is_async, used, outputs, copies=None):
         """Run it here, or put it on the lane. used: what lives until it has run; outputs: what its
         handle shows; copies: made when it has run."""
+        if _profiler_enabled():
+            with record_function("hyper::" + NAMES[call.what]):
+                return self._start(call, is_async, used, outputs, copies)
+        return self._start(call, is_async, used, outputs, copies)
+
+    def _start(self, call, is_async, used, outputs, copies):
         if is_async:
             if self._collectives is None:
                 self._collectives = Lane("collectives")
@@ -375,7 +395,7 @@ class HyperProcessGroup(dist.ProcessGroup):
             call = self._call(what, label, label, count=1, dtype=lib.HP_INT64, rank=peer)
             lane.put(call, label)
             if what == lib.HP_RECV:
-                after = _TagCheck(label, tag, peer)
+                after = _TagCheck(label, tag, self._group.ranks[peer])
         call = self._call(what, data, data, count=data.numel() * unit, dtype=dtype, rank=peer)
         work = Pending(lane, lane.put(call, data), [tensor], after, peer)
         if self._batch is not None:
@@ -423,13 +443,15 @@ class _TagCheck:
     """When a message has come: is it the one with the tag that was asked for?"""
 
     def __init__(self, label, tag, peer):
+        """peer: its rank in the world."""
         self.label, self.tag, self.peer = label, tag, peer
 
     def __call__(self):
         if self.label.item() != self.tag:
-            raise ValueError(f"recv: expected the next message of rank {self.peer} to have tag "
-                             f"{self.tag}, it has {self.label.item()}; they arrive in the order in "
-                             "which they were sent")
+            raise HyperParallelError(
+                f"recv: expected the next message of rank {self.peer} to have tag {self.tag}, it "
+                f"has {self.label.item()}; they arrive in the order in which they were sent",
+                "HP_ERR_MISMATCH", self.peer)
 
 
 _open = set()  # process groups that are not shut down
@@ -437,7 +459,7 @@ _open = set()  # process groups that are not shut down
 
 def _close_all():
     for group in list(_open):
-        group.shutdown()
+        group.shutdown(0)
 
 
 def create_group(store, ranks, timeout):

@@ -9,6 +9,7 @@ Always: a handle that says it is complete has its outputs in the caller's tensor
 raised by wait(), by every time it is asked for, and set in the future.
 """
 
+import threading
 import time
 from collections import deque
 
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from hyper_parallel._c import NULL, HyperParallelError, check, error, ffi, lib, new
 
 IN_PROGRESS = lib.HP_IN_PROGRESS
+_finishing = threading.Lock()
 
 
 class Done(dist.Work):
@@ -69,29 +71,30 @@ class Pending(Done):
         self._error = None
 
     def _finish(self):
-        after, self._after = self._after, None
-        if after:
-            after()
+        if self._after is None:
+            return
+        with _finishing:  # one thread waits, a future is told in another
+            if self._after is not None:
+                self._after()
+                self._after = None
 
     def wait(self, timeout=None):
         """timeout: a timedelta; none, or 0, waits as long as the group does."""
-        seconds = timeout.total_seconds() if timeout else 0
         try:
-            self._lane.wait(self._mark, seconds)
-        except RuntimeError as failure:
+            self._lane.wait(self._mark, timeout.total_seconds() if timeout else 0)
+            self._finish()
+        except HyperParallelError as failure:
             self._error = failure
             raise
-        self._finish()
         return True
 
     def is_completed(self):
         try:
             if not self._lane.is_past(self._mark):
                 return False
-        except RuntimeError as failure:
+            self._finish()
+        except HyperParallelError as failure:
             self._error = failure
-            return True
-        self._finish()
         return True
 
     def exception(self):
@@ -102,13 +105,19 @@ class Pending(Done):
         future = torch.futures.Future()
 
         def tell(failure):
-            if failure:
-                future.set_exception(failure)
-            else:
+            try:
+                if failure:
+                    raise failure
                 self._finish()
+            except HyperParallelError as error:
+                future.set_exception(error)
+            else:
                 future.set_result(list(self._tensors))
 
-        self._lane.notify(tell)
+        if self.is_completed():
+            tell(self._error)
+        else:
+            self._lane.notify(tell)
         return future
 
 
@@ -200,10 +209,13 @@ class Lane:
             pause = min(2 * pause, 1e-3)
 
     def notify(self, function):
-        """function(None, or the failure) in the stream's thread, when all on it now has run."""
+        """function(None, or the failure), once, when all on it now has run: in the stream's thread,
+        or here when the stream has failed."""
         handle = ffi.new_handle((self, function))
         self.told.add(handle)
-        check(lib.hp_stream_notify(self._stream, _tell, handle))
+        if lib.hp_stream_notify(self._stream, _tell, handle) < 0:
+            self.told.discard(handle)
+            function(error())
 
     def drain(self):
         """Wait for everything on it."""
