@@ -10,6 +10,7 @@ import pytest
 import ranks
 
 ms = pytest.importorskip("mindspore", reason="MindSpore is not installed")
+ms.runtime.launch_blocking()  # its threads spin while they wait: in the way of ranks beside them
 from hyper_parallel import _c  # noqa: E402
 from hyper_parallel import world as worlds  # noqa: E402
 from hyper_parallel.mindspore import split_group, symm  # noqa: E402

@@ -8,6 +8,15 @@ library is called in the middle of cells, which a compiled graph cannot do.
 import importlib
 
 _NAMES = {
+    "CPUOffloadPolicy": "hyper_parallel.mindspore.fsdp",
+    "HSDPCell": "hyper_parallel.mindspore.fsdp",
+    "MixedPrecisionPolicy": "hyper_parallel.mindspore.fsdp",
+    "OffloadPolicy": "hyper_parallel.mindspore.fsdp",
+    "clip_grad_norm_": "hyper_parallel.mindspore.state",
+    "fully_shard": "hyper_parallel.mindspore.fsdp",
+    "get_model_state_dict": "hyper_parallel.mindspore.state",
+    "init_device_mesh": "hyper_parallel.mesh",
+    "set_model_state_dict": "hyper_parallel.mindspore.state",
     "symm": "hyper_parallel.mindspore.symm",
     "split_group": "hyper_parallel.mindspore.groups",
 }

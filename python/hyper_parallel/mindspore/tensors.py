@@ -88,6 +88,12 @@ def empty(shape, dtype):
     return Tensor.from_numpy(np.empty(shape, _NUMPY[dtype]))
 
 
+def zeros(shape, dtype):
+    """A tensor of zeros in ordinary memory."""
+    item_bytes(dtype)
+    return Tensor.from_numpy(np.zeros(shape, _NUMPY[dtype]))
+
+
 def tensor_at(place, shape, dtype, owner=None):
     """A tensor over memory that is there, not copied. place: an int or a pointer of cffi. owner is
     kept alive as long as any tensor lives that shares the storage."""
