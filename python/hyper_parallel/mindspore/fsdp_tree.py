@@ -283,8 +283,10 @@ class Tree:
             unit.hide()
 
     def reset(self):
-        """Drop the pass and its gradients; collective."""
+        """Drop the pass and its gradients; collective. MindSpore's record of it goes too: it would
+        take the next network for a part of the one that was left."""
         settle()
+        _pynative_executor.clear_res()
         check(lib.hp_fsdp_reset(self.handle))
         self.in_pass = self.in_backward = self.is_broken = False
         self.depth = 0
