@@ -255,8 +255,9 @@ def test_odd_parameters(mode):
 
 
 class Stack(nn.Cell):
-    def __init__(self, again=False):
+    def __init__(self, again=False, mean=True):
         super().__init__()
+        self.mean = mean
         self.blocks = nn.CellList([Block() for _ in range(3)])
         if again:
             for block in self.blocks:
@@ -265,7 +266,7 @@ class Stack(nn.Cell):
     def construct(self, x):
         for block in self.blocks:
             x = block(x)
-        return x.mean()
+        return x.mean() if self.mean else x
 
 
 def variants():
@@ -293,6 +294,31 @@ def variants():
 
 def test_variants():
     assert all(ranks.together(2, variants))
+
+
+def one_step_cells():
+    """nn.TrainOneStepCell and ops.GradOperation, with the loss outside of the sharded network."""
+    here, losses = worlds.world(), []
+    x = np.random.default_rng(1).standard_normal((2, 4, LENGTH, WIDTH)).astype(np.float32)
+
+    def trained(net, rank, size):
+        inside = nn.WithLossCell(net, nn.MSELoss())
+        step = nn.TrainOneStepCell(inside, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+        n = 4 // size
+        part = [Tensor(values[rank * n:(rank + 1) * n]) for values in x]
+        return np.array([float(step.set_train()(*part)) for _ in range(3)])
+
+    losses = trained(network(lambda: Stack(mean=False)), 0, 1)
+    net = shard(network(lambda: Stack(mean=False)))
+    mean = symm.shmem_allreduce(Tensor(trained(net, here.rank, here.size)), "avg").asnumpy()
+    assert np.max(np.abs(mean - losses) / losses) < 1e-6
+    grads = ops.GradOperation(get_by_list=True)(net, net.trainable_params())(Tensor(x[0]))
+    return all(g.shape == p.shape and g.asnumpy().any() for g, p in
+               zip(grads, net.trainable_params()))
+
+
+def test_cells_that_train():
+    assert all(ranks.together(2, one_step_cells))
 
 
 def clipped():
@@ -462,3 +488,21 @@ def misused():
 
 def test_misuse_is_told():
     assert all(ranks.together(2, misused))
+
+
+def left():
+    """After the end of the world parameters and gradients are there still, as copies."""
+    here = worlds.world()
+    net = shard(network())
+    _, grads = ms.value_and_grad(net, None, net.trainable_params())(
+        *batch(0, here.rank, here.size))
+    tensors = [*grads, *net.get_parameters()]
+    before = [t.asnumpy().copy() for t in tensors]
+    worlds.shutdown()
+    with pytest.raises(RuntimeError, match="it was shut down"):
+        net(*batch(0))
+    return all((t.asnumpy() == b).all() for t, b in zip(tensors, before))
+
+
+def test_the_end_of_the_world():
+    assert ranks.values_of(2, left) == [True, True]
