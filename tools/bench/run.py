@@ -234,7 +234,7 @@ class Bench:
         refusals = {name: why for name, why in {**old.get("refusals", {}), **refusals}.items()
                     if name not in versions}
         limits = old.get("limits", {})
-        if not limits or not options.part or "limits" in options.part:
+        if "limits" in (options.part or ["limits"]) or not (limits or options.part == ["fused"]):
             limits = self.byte_limits()
         is_quick = options.quick or (bool(options.part or options.missing) and
                                      old.get("quick", False))
