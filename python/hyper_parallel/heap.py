@@ -4,11 +4,15 @@
 An allocation is a Block, known by where it lies in this process, so a tensor (or a view of one) is
 found again by its address alone, and the calls below take addresses. Sizes and offsets are bytes;
 the slots of signals are 64-bit words, counted. Ranks are numbers in the group.
+A block that is lent belongs to a tensor: when nothing shares the tensor's memory any more it is
+given back. Since that is collective it happens at the group's next loan, for what every member has
+dropped by then: no garbage collector decides when ranks meet.
 What always holds: a Block that was freed is never found, and no block outlives its world.
 """
 
 import bisect
 import threading
+import weakref
 
 from hyper_parallel import world as worlds
 from hyper_parallel._c import check, ffi, lib, new
@@ -22,6 +26,11 @@ WORD_BYTES = 8
 
 _lock = threading.Lock()
 _blocks = []  # by address
+_lent = weakref.WeakKeyDictionary()  # Group: [(Block, the Owner of its tensor, weakly)]
+
+
+class Owner:
+    """Lives as long as a tensor that shares the memory."""
 
 
 class Block:
@@ -64,9 +73,33 @@ def free(block):
     check(lib.hp_symm_free(block.handle[0]))
 
 
+def lend(n_bytes, group=None, alignment=0):
+    """(Block, Owner): allocate, for a tensor that keeps the Owner. Before that, what every member
+    has dropped is freed. Collective over the group. Errors: as of allocate."""
+    group = group or worlds.group_of()
+    mine = _take_back(group)
+    block, owner = allocate(n_bytes, group, alignment), Owner()
+    mine.append((block, weakref.ref(owner)))
+    return block, owner
+
+
+def _take_back(group):
+    """Free what all members have dropped. They have lent the same, so their lists are as long."""
+    mine = _lent.setdefault(group, [])
+    if mine:
+        flags = ffi.new("int8_t[]", [owner() is None for _, owner in mine])
+        check(lib.hp_all_reduce(group.handle, flags, flags, len(mine), lib.HP_INT8, lib.HP_MIN))
+        for flag, (block, _) in zip(flags, mine):
+            if flag:
+                free(block)
+        mine[:] = [row for flag, row in zip(flags, mine) if not flag]
+    return mine
+
+
 def _forget_all():
     with _lock:
         _blocks.clear()  # their memory goes with the world
+    _lent.clear()
 
 
 def block_at(address):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """memory.py - tensors in symmetric memory: empty, the original's Manager, and what there is not.
 
-A tensor of empty lives as long as the world, or until the Manager that gave it frees it; it is
-freed together, by all members, so no garbage collector decides when.
+A tensor of empty is as any other: when nothing shares its memory any more it is given back, at the
+group's next allocation (heap.lend). A Manager gives back when it is told.
 What always holds: a manager frees its own alone, and once; a tensor that was freed is empty, so no
 call can reach the memory through it.
 """
@@ -25,17 +25,14 @@ def _shape(size):
     return shape
 
 
-def _tensor(shape, dtype, alignment, group):
-    check_mode()
-    block = heap.allocate(math.prod(shape) * item_bytes(dtype), group_of(group), alignment)
-    return tensor_at(block.address, shape, dtype, block)
-
-
 def empty(*size, dtype=ms.float32, alignment=0, group=None):
     """A tensor of zeros in symmetric memory. Collective over the group (None: all ranks), whose
     members ask for the same number of bytes. alignment: of its address, in bytes, a power of two
     up to 4096 (0: 64). Errors: ValueError, HyperParallelError naming ranks or the limit."""
-    return _tensor(_shape(size), dtype, alignment, group)
+    check_mode()
+    shape = _shape(size)
+    block, owner = heap.lend(math.prod(shape) * item_bytes(dtype), group_of(group), alignment)
+    return tensor_at(block.address, shape, dtype, owner)
 
 
 class Manager:
@@ -60,9 +57,11 @@ class Manager:
 
     def aligned_malloc(self, shape, dtype, alignment):
         """The same, its address a multiple of alignment, a power of two up to 4096."""
-        tensor = _tensor(_shape((shape,)), dtype, alignment, None)
-        self._blocks.append(heap.block_at(tensor.data_ptr()))
-        return tensor
+        check_mode()
+        shape = _shape((shape,))
+        block = heap.allocate(math.prod(shape) * item_bytes(dtype), None, alignment)
+        self._blocks.append(block)
+        return tensor_at(block.address, shape, dtype, block)
 
     def free(self, tensor):
         """Give a tensor of this manager back; it has no elements from then on, and views of it

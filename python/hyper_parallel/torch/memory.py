@@ -2,15 +2,13 @@
 """memory.py - torch tensors in symmetric memory: empty, Manager, MemPool, rendezvous.
 
 A tensor of empty is as any other: when nothing shares its storage any more its memory is given
-back. Since that is collective it happens at the group's next allocation, for what every member has
-dropped by then: no garbage collector decides when ranks meet. A Manager gives back when it is told.
+back, at the group's next allocation (heap.lend). A Manager gives back when it is told.
 What always holds: a manager frees its own alone, and once; a tensor that was freed has no elements
 and no call reaches memory through it.
 """
 
 import contextlib
 import math
-import weakref
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,13 +18,6 @@ from hyper_parallel import world as worlds
 from hyper_parallel._c import check, ffi, lib
 from hyper_parallel.torch.groups import group_of_torch, world_of_torch
 from hyper_parallel.torch.tensors import DTYPES, address, tensor_at
-
-_dropped = weakref.WeakKeyDictionary()  # Group: [(Block, what lives as long as a tensor does)]
-
-
-class _Owner:
-    """Lives as long as a tensor that shares the storage."""
-
 
 def _shape_of(size):
     """A shape from empty(2, 3), empty((2, 3)) or malloc(6). ValueError for what is none."""
@@ -43,27 +34,8 @@ def _dtype_of(dtype):
     return dtype
 
 
-def _tensor(shape, dtype, alignment, group):
-    """(tensor, Block, owner)."""
-    block = heap.allocate(math.prod(shape) * dtype.itemsize, group, alignment)
-    owner = _Owner()
-    tensor = tensor_at(block.address, shape, dtype, owner)
-    return tensor.data, block, owner  # .data: a view of nothing, so it may be freed
-
-
-def _collect(group):
-    """Free what all members have dropped. Collective over the group: its members have made the
-    same allocations, so their lists are equally long."""
-    mine = _dropped.setdefault(group, [])
-    if not mine:
-        return mine
-    flags = ffi.new("int8_t[]", [owner() is None for _, owner in mine])
-    check(lib.hp_all_reduce(group.handle, flags, flags, len(mine), lib.HP_INT8, lib.HP_MIN))
-    for flag, (block, _) in zip(flags, mine):
-        if flag:
-            heap.free(block)
-    mine[:] = [row for flag, row in zip(flags, mine) if not flag]
-    return mine
+def _tensor(block, shape, dtype, owner=None):
+    return tensor_at(block.address, shape, dtype, owner).data  # a view of nothing: may be freed
 
 
 def empty(*size, dtype=None, device="cpu", alignment=0, group=None):
@@ -75,10 +47,8 @@ def empty(*size, dtype=None, device="cpu", alignment=0, group=None):
     shape, dtype, group = _shape_of(size), _dtype_of(dtype), group_of_torch(group)
     if torch.device(device).type != "cpu":
         raise ValueError(f"expected device 'cpu', given {device!r}")
-    mine = _collect(group)
-    tensor, block, owner = _tensor(shape, dtype, alignment, group)
-    mine.append((block, weakref.ref(owner)))
-    return tensor
+    block, owner = heap.lend(math.prod(shape) * dtype.itemsize, group, alignment)
+    return _tensor(block, shape, dtype, owner)
 
 
 class Manager:
@@ -104,10 +74,10 @@ class Manager:
 
     def aligned_malloc(self, shape, dtype, alignment):
         """The same, its address a multiple of alignment, a power of two up to 4096."""
-        tensor, block, _ = _tensor(_shape_of((shape,)), _dtype_of(dtype), alignment,
-                                   group_of_torch())
+        shape, dtype = _shape_of((shape,)), _dtype_of(dtype)
+        block = heap.allocate(math.prod(shape) * dtype.itemsize, group_of_torch(), alignment)
         self._blocks.append(block)
-        return tensor
+        return _tensor(block, shape, dtype)
 
     def free(self, tensor):
         """Give a tensor of this manager back: it has no elements from then on, and views of it
