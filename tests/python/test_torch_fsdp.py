@@ -66,21 +66,28 @@ def shard_qwen3(model, options):
     return hp.fully_shard(model, **options)
 
 
-def qwen3_as_unsharded(list_of_options):
-    data = tokens(20)
-    make = functools.partial(torch.optim.AdamW, lr=3e-3)
-    expected = train(qwen3(), data, everything, language_loss, make)
-    assert expected[-1] < expected[0]
-    for options in list_of_options:
-        model = shard_qwen3(qwen3(), options)
-        close(mean(train(model, data, mine, language_loss, make)), expected)
+MAKE = functools.partial(torch.optim.AdamW, lr=3e-3)
+
+
+def qwen3_sharded(list_of_options):
+    """Losses over 20 steps, for each of the options."""
+    return [mean(train(shard_qwen3(qwen3(), options), tokens(20), mine, language_loss, MAKE))
+            for options in list_of_options]
+
+
+@functools.cache
+def qwen3_losses():
+    losses = train(qwen3(), tokens(20), everything, language_loss, MAKE)
+    assert losses[-1] < losses[0]
+    return losses
 
 
 @pytest.mark.parametrize("n", [2, 4])
 def test_qwen3_has_the_losses_of_the_unsharded_model(n):
     pytest.importorskip("transformers")
     meshes = [{"mesh": (2, 2), **mode} for mode in MODES[:4]] if n == 4 else []
-    ranks.together(n, qwen3_as_unsharded, MODES[:4] + meshes)
+    for losses in ranks.together(n, qwen3_sharded, MODES[:4] + meshes, seconds=150)[0]:
+        close(losses, qwen3_losses())
 
 
 # ---- what programs do -------------------------------------------------------------------------

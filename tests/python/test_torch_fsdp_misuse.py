@@ -105,6 +105,8 @@ def refusals():
         hp.init_device_mesh("cpu", (3,))
     with pytest.raises(ValueError, match='"cpu", given .npu.'):
         hp.init_device_mesh("npu", (2,))
+    with pytest.raises(hp.HyperParallelError, match="fused-zero-copy.*given .*quick"):
+        hp.fully_shard(model, mode="quick")
     shard(model)
     assert type(model).__name__ == "HSDPNet" and isinstance(model, (Net, hp.HSDPModule))
     with pytest.raises(ValueError, match="no unit yet, given HSDPNet"):

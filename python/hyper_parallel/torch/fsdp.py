@@ -101,7 +101,7 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=True, shard_placemen
     "mapped" (ranks of a node read one copy of the parameters in shared memory; nothing is gathered;
     shards are flat), "auto" (one of these, by size).
     Mesh, precision, mode and offload must be alike in all units of a model.
-    Errors: ValueError, TypeError. Not collective; the first forward is."""
+    Errors: ValueError, TypeError, HyperParallelError. Not collective; the first forward is."""
     modules = _root_most(module)
     check_mesh(mesh)
     if reshard_after_forward is None:
@@ -119,6 +119,7 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=True, shard_placemen
                        _params_of("ignored_params", ignored_params),
                        _params_of("replicate_params", replicate_params),
                        _bool("comm_fusion", comm_fusion), comm_fusion_zero_copy, mode)
+    trees.mode_of(options)
     unit = Unit(modules, options, next(_order))
     for m in modules:
         m._hyper_parallel_unit = unit

@@ -13,6 +13,7 @@ computed again before the unit's own backward computes with copies then.
 """
 
 import sys
+import weakref
 
 import torch
 from torch.utils import _pytree as pytree
@@ -96,24 +97,28 @@ def _tensors_in(output):
     return [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor)]
 
 
-def _watch_outputs(unit, is_outermost, has_inputs, inputs, output):
-    """The first gradient that comes to an output begins the unit's backward."""
-    tree = unit.tree
-    is_begun = False
+class _Outputs:
+    """Of one forward: called with the first gradient that comes to one of its outputs, which begins
+    the unit's backward. It lives as long as the graph that the backward would go through."""
 
-    def begin(_grad):
-        nonlocal is_begun
-        if is_begun:
-            return
-        is_begun = True
-        tree.n_backwards += is_outermost
-        unit.has_inputs = has_inputs
-        tree.begin_backward(unit)
+    def __init__(self, unit, is_outermost):
+        self.unit, self.is_begun, self.has_inputs = unit, False, unit.has_inputs
+        if is_outermost:
+            unit.tree.awaited.append(weakref.ref(self))
 
+    def __call__(self, _grad):
+        if not self.is_begun:
+            self.is_begun = True
+            self.unit.has_inputs = self.has_inputs
+            self.unit.tree.begin_backward(self.unit)
+
+
+def _watch_outputs(unit, is_outermost, inputs, output):
     passed_on = {id(x) for x in pytree.tree_leaves(inputs)}
+    outputs = _Outputs(unit, is_outermost)
     for x in _tensors_in(output):
         if x.requires_grad and id(x) not in passed_on:
-            x.register_hook(begin)
+            x.register_hook(outputs)
 
 
 # ---- what autograd saves ---------------------------------------------------------------------
@@ -234,7 +239,7 @@ def _end_forward(unit, is_left, inputs, output):
     unit.hide()
     unit.call("hp_forward_end")
     if torch.is_grad_enabled():
-        _watch_outputs(unit, unit.is_outermost, unit.has_inputs, inputs, output)
+        _watch_outputs(unit, unit.is_outermost, inputs, output)
     elif unit.is_outermost and tree.kind == lib.HP_EVALUATE and not tree.held:
         tree.end()
 
@@ -244,4 +249,4 @@ def _end_again(unit, inputs, output):
     unit.hide()
     unit.call("hp_recompute_end")
     if torch.is_grad_enabled() and not _is_checkpointing(_top_hooks(True)):
-        _watch_outputs(unit, False, unit.has_inputs, inputs, output)
+        _watch_outputs(unit, False, inputs, output)

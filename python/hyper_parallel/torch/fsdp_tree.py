@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """fsdp_tree.py - all units under one root module as one hp_fsdp, and its passes.
 
-A pass begins with the outermost forward and ends when a backward has been through every outermost
-forward of it; evaluation (no_grad) ends with its forward. What happens when inside of a pass is the
-C engine's. Gradients of the shards are in param.grad from the end of the pass on. Between passes
-anybody may write the shards: optimizers do it between hp_fsdp_update_begin and end, and other
-writes are seen by the version counters of the parameters when the next pass begins.
+A pass begins with the outermost forward and ends with the backward after which no outermost forward
+of it waits for one, whose graph still lives; evaluation (no_grad) ends with its forward. What
+happens when inside of a pass is the C engine's. Gradients of the shards are in param.grad from the
+end of the pass on. Between passes anybody may write the shards: optimizers do it between
+hp_fsdp_update_begin and end, and other writes are seen by the version counters of the parameters
+when the next pass begins.
 """
 
 import itertools
@@ -57,7 +58,8 @@ class Tree:
         self.is_broken = self.is_last_backward = True
         self.kind = lib.HP_SYNC
         self.depth = 0  # of forwards that are open
-        self.n_forwards = self.n_backwards = 0  # outermost ones, in this pass
+        self.awaited = []  # weak references to outermost forwards of this pass (_Outputs)
+        self.had_backward = False  # in this pass
         self.kept = {}  # gradients of earlier passes, that the next one's are added to
         self.versions = 0
         self.held = []  # units gathered by hand
@@ -77,7 +79,7 @@ class Tree:
         self.n_dims = len(sizes)
         self.n_shards, self.n_replicas = sizes[-1], math.prod(sizes[:-1])
         prefetch = [len(u.backward_prefetch or ()) for u in self.units]
-        config = new("hp_fsdp_config", mode=_mode(options), offload=int(options.offload),
+        config = new("hp_fsdp_config", mode=mode_of(options), offload=int(options.offload),
                      prefetch=min(16, max(1, *prefetch)))
         for name in ("param_dtype", "reduce_dtype"):
             dtype = getattr(options.mp_policy, name)
@@ -187,7 +189,6 @@ class Tree:
                 self.hold(unit, False)
         elif not self.in_pass:
             self.begin(is_training)
-        self.n_forwards += is_training
 
     def begin(self, is_training):
         """Begin a pass: a training one as the units' flags say, or an evaluation."""
@@ -203,8 +204,8 @@ class Tree:
                     unit.own_pass = own
             self._keep_gradients()
         self.call("hp_fsdp_begin", self.kind)
-        self.in_pass = True
-        self.n_forwards = self.n_backwards = 0
+        self.in_pass, self.had_backward = True, False
+        self.awaited = []
 
     def _kind_of(self, unit):
         if not unit.requires_sync:
@@ -251,7 +252,7 @@ class Tree:
     def _hand_out_gradients(self):
         for param in self.params():
             kept = self.kept.pop(param, None)
-            is_reduced = self._kind_of_pass(param.unit) == lib.HP_SYNC and self.n_backwards
+            is_reduced = self._kind_of_pass(param.unit) == lib.HP_SYNC and self.had_backward
             if not is_reduced or param.is_frozen:
                 param.tensor.grad = kept
                 continue
@@ -281,7 +282,7 @@ class Tree:
                 f"expected one backward for each forward of {unit.name}, given one more: its pass "
                 "has ended; add up losses before backward, or call the model again")
         if not self.in_backward:
-            self.in_backward = True
+            self.in_backward = self.had_backward = True
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
         if unit.is_parent:
             unit.show()
@@ -325,7 +326,9 @@ class Tree:
             self.finish_backward(unit)
             if unit.is_shown:
                 unit.hide()
-        if self.in_pass and self.n_backwards >= self.n_forwards and self.is_last_backward:
+        forwards = [forward() for forward in self.awaited]
+        is_awaited = any(forward is not None and not forward.is_begun for forward in forwards)
+        if self.in_pass and not is_awaited and self.is_last_backward:
             self.end()
 
     # ---- writes of shards -----------------------------------------------------------------
@@ -390,7 +393,7 @@ class Tree:
         """Drop the pass and its gradients; collective."""
         self.call("hp_fsdp_reset")
         self.in_pass = self.in_backward = self.is_broken = False
-        self.depth = self.n_forwards = self.n_backwards = 0
+        self.depth, self.awaited = 0, []
         self.held = []
         self.kept.clear()
         for unit in self.units:
@@ -408,7 +411,8 @@ class Tree:
         self.memory.close()
 
 
-def _mode(options):
+def mode_of(options):
+    """The hp_mode that options ask for; HyperParallelError listing the names."""
     mode = ffi.new("hp_mode *")
     name = options.mode
     if name is None:
