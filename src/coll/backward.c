@@ -8,9 +8,9 @@
  *     send, recv           recv, send
  *
  * avg divides what there is least of: a gather's own part, in its place, which then is gathered in
- * place. max and min: won.c.
+ * place. max and min: won/.
  */
-#include "won.h"
+#include "won/won.h"
 
 /* What is run for each. */
 static const hp_collective mirrors[] = {[HP_ALL_GATHER] = HP_REDUCE_SCATTER,
@@ -111,21 +111,6 @@ static hp_status reduce_to_root(const hp_coll_backward_call *b, hp_coll_call *m)
     return do_own_step(b->stream, (own_step){NULL, b->in_grad, forward.count, forward.dtype, 1});
 }
 
-static hp_status to_winners(const hp_coll_backward_call *b, const hp_coll_call *m) {
-    hpi_won *won;
-    HP_TRY(hpi_won_create(b, m, &won));
-    hp_status status = HP_OK;
-    if (m->what == HP_ALL_REDUCE && b->mode == HP_BACKWARD_SUM) {
-        won->gradient = m->out;
-        status = hp_coll_run(m);
-    }
-    if (status == HP_OK)
-        status =
-            b->stream ? hpi_stream_push(b->stream, hpi_won_run, won, won->bytes) : hpi_won_run(won);
-    hpi_free(won);
-    return status;
-}
-
 /* ---- the door ---- */
 
 static bool reduces(hp_collective what) {
@@ -140,7 +125,7 @@ static hp_status start(const hp_coll_backward_call *b) {
     if (!reduces(f->what))
         return hp_coll_run(&m);
     if (f->op == HP_MAX || f->op == HP_MIN)
-        return to_winners(b, &m);
+        return hpi_won_start(b, &m);
     if (f->what == HP_ALL_REDUCE)
         return b->mode == HP_BACKWARD_SUM ? hp_coll_run(&m) : keep_own(b, &m);
     return f->op == HP_AVG ? gather_divided(b, &m) : hp_coll_run(&m);

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-enum { MOST_RANKS = 5, MOST = 73000, GAP = 3, ROOT = 1 };
+enum { MOST_RANKS = 8, MOST = 170000, GAP = 3, ROOT = 1 };
 
 typedef struct trial {
     hp_collective what; /* HP_SEND: even ranks send to the next one */
@@ -29,7 +29,12 @@ typedef struct trial {
     hp_wire wire;
     uint64_t count;
     bool is_symmetric, is_in_place, has_gaps, has_stream;
+    bool is_mixed; /* odd ranks go without symmetric memory and without gaps */
 } trial;
+
+static bool is_other(const trial *t, int rank) {
+    return t->is_mixed && rank % 2;
+}
 
 /* ---- where the pieces of an operand lie ---- */
 
@@ -54,11 +59,11 @@ static layout one_piece(uint64_t count) {
 }
 
 /* Of all parts; of a v form 0, 1 and 2 times `count`. */
-static layout parts_of(const trial *t, int n) {
+static layout parts_of(const trial *t, int rank, int n) {
     layout l = {.n = n};
     for (int i = 0; i < n; i++)
         l.counts[i] = t->count * (uint64_t)(hpi_is_v(t->what) ? (i + 1) % 3 : 1);
-    lay(&l, t->has_gaps && hpi_is_v(t->what));
+    lay(&l, t->has_gaps && hpi_is_v(t->what) && !is_other(t, rank));
     return l;
 }
 
@@ -75,10 +80,10 @@ static layout exchanged(const trial *t, int rank, int n, bool is_in) {
 static layout in_of(const trial *t, int rank, int n) {
     switch (t->what) {
     case HP_ALL_GATHER_V:
-        return one_piece(parts_of(t, n).counts[rank]);
+        return one_piece(parts_of(t, rank, n).counts[rank]);
     case HP_REDUCE_SCATTER:
     case HP_REDUCE_SCATTER_V:
-        return parts_of(t, n);
+        return parts_of(t, rank, n);
     case HP_ALL_TO_ALL:
     case HP_ALL_TO_ALL_V:
         return exchanged(t, rank, n, true);
@@ -90,9 +95,9 @@ static layout out_of(const trial *t, int rank, int n) {
     switch (t->what) {
     case HP_ALL_GATHER:
     case HP_ALL_GATHER_V:
-        return parts_of(t, n);
+        return parts_of(t, rank, n);
     case HP_REDUCE_SCATTER_V:
-        return one_piece(parts_of(t, n).counts[rank]);
+        return one_piece(parts_of(t, rank, n).counts[rank]);
     case HP_ALL_TO_ALL:
     case HP_ALL_TO_ALL_V:
         return exchanged(t, rank, n, false);
@@ -294,7 +299,7 @@ static void expect_piece(bed *b, const trial *t, int q, uint64_t count, unsigned
 
 enum { OF_IN, OF_OUT, OF_IN_GRAD, OF_OUT_GRAD };
 static unsigned char *operand(const bed *b, const trial *t, int which) {
-    return b->base[t->is_symmetric] + (size_t)which * ROOM;
+    return b->base[t->is_symmetric && !is_other(t, b->rank)] + (size_t)which * ROOM;
 }
 
 static bool is_scatter(hp_collective what) {
@@ -377,10 +382,10 @@ static void try_it(bed *b, const trial *t) {
     if (!oracle_same(t->dtype, in_grad, b->expected, in.extent, &first))
         fprintf(stderr,
                 "backward of %s: %s, op %d, mode %d, wire %d, count %llu, symmetric %d, in place "
-                "%d, gaps %d, stream %d: rank %d of %d differs at %llu\n",
+                "%d, gaps %d, stream %d, mixed %d: rank %d of %d differs at %llu\n",
                 hpi_collective_name(t->what), hp_dtype_name(t->dtype), t->op, t->mode, t->wire,
                 (unsigned long long)t->count, t->is_symmetric, t->is_in_place, t->has_gaps,
-                t->has_stream, b->rank, b->n, (unsigned long long)first);
+                t->has_stream, t->is_mixed, b->rank, b->n, (unsigned long long)first);
     RANK_CHECK(oracle_same(t->dtype, in_grad, b->expected, in.extent, &first));
 }
 
@@ -449,6 +454,71 @@ static void long_ones_body(hp_world *world, void *argument) {
     bed_close(&b);
 }
 
+/* Of max and min from where their gradients are stored straight into the others' in_grad on; and
+ * with some of them where nobody can. */
+static void placed_body(hp_world *world, void *argument) {
+    static const hp_collective reductions[] = {HP_REDUCE_SCATTER, HP_REDUCE_SCATTER_V,
+                                               HP_ALL_REDUCE};
+    const uint64_t n_parts[] = {(uint64_t)hp_world_size(world), 3, 1}; /* 1 + 2 + 0 */
+    bed b;
+    (void)argument;
+    bed_open(&b, world);
+    for (int i = 0; i < 3; i++)
+        for (int how = 0; how < 4; how++) {
+            const trial t = {.what = reductions[i],
+                             .dtype = how % 2 ? HP_INT64 : HP_FP64,
+                             .op = how / 2 ? HP_MAX : HP_MIN,
+                             .mode = HP_BACKWARD_SUM,
+                             .wire = HP_WIRE_FULL,
+                             .count = 165000 / n_parts[i],
+                             .is_symmetric = true,
+                             .is_in_place = how % 2,
+                             .has_gaps = how > 0,
+                             .has_stream = how == 2,
+                             .is_mixed = how == 3};
+            try_it(&b, &t);
+        }
+    bed_close(&b);
+}
+
+/* ---- at random ---- */
+
+static uint64_t below(uint64_t *state, uint64_t end) {
+    return hpi_random_next(state) % end;
+}
+
+/* The same trial on every rank. Lengths are of any order of magnitude. */
+static trial any_trial(uint64_t *state, int n) {
+    trial t = {.what = collectives[below(state, 3) ? 2 + below(state, 3) : below(state, 9)],
+               .dtype = (hp_dtype)below(state, HPI_N_DTYPES),
+               .wire = HP_WIRE_FULL,
+               .is_symmetric = below(state, 2),
+               .is_in_place = below(state, 2),
+               .has_gaps = below(state, 2),
+               .has_stream = below(state, 4) == 0,
+               .is_mixed = below(state, 3) == 0};
+    const uint64_t most = UINT64_C(1) << (1 + below(state, 13));
+    t.count =
+        below(state, most) / (t.what == HP_ALL_REDUCE ? 1 : (uint64_t)n) * (most > 4000 ? 3 : 1);
+    t.op = has_op(t.what) ? (hp_reduce)below(state, 4) : HP_SUM;
+    if (t.op == HP_AVG && !hpi_dtype_is_float(t.dtype))
+        t.op = HP_MAX;
+    t.mode = (hp_backward_mode)below(state, 2);
+    return t;
+}
+
+static void random_body(hp_world *world, void *argument) {
+    const int *n_trials = argument;
+    uint64_t state = 20 + (uint64_t)hp_world_size(world);
+    bed b;
+    bed_open(&b, world);
+    for (int i = 0; i < *n_trials; i++) {
+        const trial t = any_trial(&state, b.n);
+        try_it(&b, &t);
+    }
+    bed_close(&b);
+}
+
 static void wires_body(hp_world *world, void *argument) {
     static const hp_collective sums[] = {HP_ALL_GATHER,   HP_REDUCE_SCATTER, HP_REDUCE_SCATTER_V,
                                          HP_ALL_GATHER_V, HP_ALL_REDUCE,     HP_BROADCAST};
@@ -474,7 +544,7 @@ static void wires_body(hp_world *world, void *argument) {
 
 /* ---- directional derivatives ---- */
 
-enum { FEW = 24 };
+enum { FEW = 1200 };
 
 /* What rank r makes of its output: sum of weight * sin. IDENTITY: once, by weights equal on all. */
 typedef struct loss {
@@ -542,7 +612,7 @@ static void check_direction(loss *l) {
 
 static void derivatives_body(hp_world *world, void *argument) {
     const int n = hp_world_size(world), rank = hp_world_rank(world);
-    (void)argument;
+    const uint64_t *count = argument;
     for (int what = HP_ALL_GATHER; what <= HP_BROADCAST; what++)
         for (int op = HP_SUM; op <= (has_op((hp_collective)what) ? HP_MIN : HP_SUM); op++)
             for (int mode = 0; mode <= (what == HP_ALL_REDUCE); mode++) {
@@ -553,7 +623,7 @@ static void derivatives_body(hp_world *world, void *argument) {
                                  .dtype = HP_FP64,
                                  .op = (hp_reduce)op,
                                  .wire = HP_WIRE_FULL,
-                                 .count = 3};
+                                 .count = *count};
                 l.f = forward_of(&b, &t, &in, &out);
                 l.n_in = in.extent;
                 l.n_out = out.extent;
@@ -817,8 +887,25 @@ static void B5_over_wires(void **state) {
     ranks_run(3, RANKS_THREADS, wires_body, NULL);
 }
 static void B5_directional_derivatives(void **state) {
+    static const uint64_t counts[] = {3, 150};
     (void)state;
-    ranks_run(4, RANKS_THREADS, derivatives_body, NULL);
+    for (int i = 0; i < 2; i++) {
+        uint64_t count = counts[i];
+        ranks_run(4, RANKS_THREADS, derivatives_body, &count);
+    }
+}
+static void B5_placed(void **state) {
+    (void)state;
+    ranks_run(2, RANKS_PROCESSES, placed_body, NULL);
+    ranks_run(3, RANKS_THREADS, placed_body, NULL);
+}
+static void B5_at_random(void **state) {
+    int n_trials = 40;
+    (void)state;
+    for (int n = 4; n <= MOST_RANKS; n += 2)
+        ranks_run(n, RANKS_THREADS, random_body, &n_trials);
+    ranks_run(2, RANKS_PROCESSES, random_body, &n_trials);
+    ranks_run_nodes(4, 2, random_body, &n_trials);
 }
 static void B5_gather_then_mean_is_the_input(void **state) {
     (void)state;
@@ -859,6 +946,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(B5_every_kind_bit_by_bit),
         cmocka_unit_test(B5_long_ones),
+        cmocka_unit_test(B5_placed),
+        cmocka_unit_test(B5_at_random),
         cmocka_unit_test(B5_over_wires),
         cmocka_unit_test(B5_directional_derivatives),
         cmocka_unit_test(B5_gather_then_mean_is_the_input),

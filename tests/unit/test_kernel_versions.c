@@ -731,8 +731,84 @@ static void winners_are_found_and_kept(void **state) {
     }
 }
 
+/* As a plain loop over comparisons has it: NaN first, then the value, then the sign of a zero. */
+static bool is_better(hp_dtype dtype, hp_reduce op, const unsigned char *x,
+                      const unsigned char *y) {
+    const size_t size = hp_dtype_size(dtype);
+    const void *both[2] = {x, y};
+    unsigned char result[8];
+    uint64_t unused;
+    if (is_nan(dtype, y) || oracle_same(dtype, x, y, 1, &unused))
+        return false;
+    oracle_reduce(dtype, dtype, op, both, 2, result, 1);
+    return is_nan(dtype, x) || memcmp(result, x, size) == 0;
+}
+
+/* Of every number of inputs that loops tell apart; the gradient lies in an output, one input in
+ * another. */
+static void gradients_are_given(void **state) {
+    enum { MOST = 150, MOST_INPUTS = 5, ROOM_BYTES = MOST * 8 + 2 };
+    static unsigned char given[MOST_INPUTS][ROOM_BYTES], in[MOST_INPUTS][ROOM_BYTES],
+        gradient[ROOM_BYTES], out[MOST_INPUTS][ROOM_BYTES], expected[MOST_INPUTS][ROOM_BYTES];
+    (void)state;
+    for (hp_dtype dtype = HP_FP64; dtype <= HP_UINT8; dtype++)
+        for (hp_reduce op = HP_MAX; op <= HP_MIN; op++)
+            for (int n = 1; n <= MOST_INPUTS; n++) {
+                const size_t size = hp_dtype_size(dtype);
+                for (int i = 0; i < n; i++)
+                    oracle_fill(dtype, given[i] + 1, MOST, 30 + (uint64_t)i);
+                for (int k = 0; k < MOST * n; k += 1 + k % 4) /* alike on some */
+                    memcpy(given[k % n] + 1 + (size_t)(k / n) * size,
+                           given[0] + 1 + (size_t)(k / n) * size, size);
+                for (int i = 0; i < n && hpi_dtype_is_float(dtype); i++) { /* zeros */
+                    memset(given[i] + 1 + 3 * size, 0, size);
+                    given[i][4 * size] = i % 2 ? 0 : 0x80;
+                }
+                oracle_fill(dtype, gradient + 1, MOST, 29);
+                FOR_EACH_VERSION(v)
+                for (uint64_t count = 0; count <= MOST; count += count < 70 ? 1 : 13) {
+                    const void *from[MOST_INPUTS];
+                    void *to[MOST_INPUTS];
+                    const uint64_t sign = UINT64_C(1) << (8 * size - 1);
+                    const uint64_t infinity = dtype == HP_FP64   ? 0x7ff0000000000000
+                                              : dtype == HP_FP32 ? 0x7f800000
+                                              : dtype == HP_FP16 ? 0x7c00
+                                                                 : 0x7f80;
+                    const hpi_order order = {
+                        (op == HP_MIN ? UINT64_MAX : 0) ^ (dtype == HP_UINT8 ? sign : 0), infinity};
+                    memcpy(in, given, sizeof in);
+                    memset(out, 0x5a, sizeof out);
+                    memset(expected, 0x5a, sizeof expected);
+                    for (int i = 0; i < n; i++) {
+                        from[i] = in[i] + 1;
+                        to[i] = i == n - 1 ? in[i] + 1 : out[i] + 1;
+                    }
+                    memcpy(out[0], gradient, sizeof gradient);
+                    memcpy(expected[0], gradient, sizeof gradient);
+                    memcpy(expected[n - 1], n > 1 ? given[n - 1] : gradient, ROOM_BYTES);
+                    if (n == 1)
+                        to[0] = out[0] + 1;
+                    for (uint64_t k = 0; k < count; k++) {
+                        int winner = 0;
+                        for (int i = 1; i < n; i++)
+                            if (is_better(dtype, op, given[i] + 1 + k * size,
+                                          given[winner] + 1 + k * size))
+                                winner = i;
+                        for (int i = 0; i < n; i++)
+                            memset(expected[i] + 1 + k * size, 0, size);
+                        memcpy(expected[winner] + 1 + k * size, gradient + 1 + k * size, size);
+                    }
+                    v->winners->give[hpi_dtype_is_float(dtype)][__builtin_ctzll(size)](
+                        &order, from, n, out[0] + 1, to, count);
+                    for (int i = 0; i < n; i++)
+                        assert_memory_equal((unsigned char *)to[i] - 1, expected[i], ROOM_BYTES);
+                }
+            }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_given),
         cmocka_unit_test(winners_are_found_and_kept),
         cmocka_unit_test(every_half_meets_every_special_one),
         cmocka_unit_test(every_half_is_widened),

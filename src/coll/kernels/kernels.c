@@ -257,3 +257,17 @@ void hpi_keep_values(hp_dtype dtype, const uint64_t *bits, const void *from, voi
                      uint64_t count) {
     hpi_kernel_version_at(0)->winners->keep[row_of(dtype)](bits, from, to, count);
 }
+
+/* Lowest first where the least wins; without a sign 0 is the least of them. */
+static hpi_order order_of(hp_dtype dtype, hp_reduce op) {
+    const uint64_t sign = UINT64_C(1) << (8 * hp_dtype_size(dtype) - 1);
+    return (hpi_order){.flip = (op == HP_MIN ? UINT64_MAX : 0) ^ (dtype == HP_UINT8 ? sign : 0),
+                       .infinity = infinity_of(dtype)};
+}
+
+void hpi_give_gradient(hp_dtype dtype, hp_reduce op, const void *const *in, int n,
+                       const void *gradient, void *const *out, uint64_t count) {
+    const hpi_order order = order_of(dtype, op);
+    const hpi_winners *winners = hpi_kernel_version_at(0)->winners;
+    winners->give[hpi_dtype_is_float(dtype)][row_of(dtype)](&order, in, n, gradient, out, count);
+}

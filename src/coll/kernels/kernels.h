@@ -66,6 +66,13 @@ typedef struct hpi_fp8 {
                   uint64_t count);
 } hpi_fp8;
 
+/* How values compare: as integers with a sign, of their bits after an exclusive or with `flip`; of
+ * floats with the magnitude of negative ones turned round, and the greatest of all where a
+ * magnitude is above `infinity`, a NaN. The greatest wins. */
+typedef struct hpi_order {
+    uint64_t flip, infinity;
+} hpi_order;
+
 /* Of max and min, what a backward asks: a row for elements of 1, 2, 4 and 8 bytes, at any address.
  */
 typedef struct hpi_winners {
@@ -74,6 +81,10 @@ typedef struct hpi_winners {
     void (*same[4])(const void *a, const void *b, uint64_t infinity, uint64_t *out, uint64_t count);
     /* to[k] = from[k] where bit k of the words at `in` is set, else 0; `to` may be `from`. */
     void (*keep[4])(const uint64_t *in, const void *from, void *to, uint64_t count);
+    /* out[i][k] = gradient[k] where in[i][k] is the first of in[0..n)[k] to win, else 0. The
+     * gradient may be an output, and an output the input of the same i. Integers, floats. */
+    void (*give[2][4])(const hpi_order *order, const void *const *in, int n, const void *gradient,
+                       void *const *out, uint64_t count);
 } hpi_winners;
 
 /* Loops compiled for one instruction set. */
@@ -121,5 +132,8 @@ void hpi_same_values(hp_dtype dtype, const void *a, const void *b, uint64_t *out
                      uint64_t count);
 void hpi_keep_values(hp_dtype dtype, const uint64_t *bits, const void *from, void *to,
                      uint64_t count);
+/* By HP_MAX or HP_MIN. */
+void hpi_give_gradient(hp_dtype dtype, hp_reduce op, const void *const *in, int n,
+                       const void *gradient, void *const *out, uint64_t count);
 
 #endif

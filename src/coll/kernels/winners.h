@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kernels/winners.h - who holds the value that won, a bit for each element, and what such bits
- * keep: the including file gets `winners`, a row for each size of elements.
+ * kernels/winners.h - who holds the value that won: the including file gets `winners`, a row for
+ * each size of elements. A value is its bits: -0 is not +0, and any NaN is a NaN.
  *
- * The inner loops run 64 times, as many as a word has bits, and the compiler makes vectors of them;
- * AVX-512 has the bits as masks. A value is its bits: -0 is not +0, and any NaN is a NaN.
+ * A bit for each element says that two values are the same, and such bits keep elements. These
+ * loops run 64 times, as many as a word has bits, and the compiler makes vectors of them; AVX-512
+ * has the bits as masks. Who sees the inputs of all ranks gives each element's gradient to the
+ * first that holds the greatest, and takes it from those behind, a vector at a time.
  */
 #ifndef HPI_WINNERS_H
 #define HPI_WINNERS_H
@@ -119,7 +121,120 @@ WINNER(16)
 WINNER(32)
 WINNER(64)
 
-static const hpi_winners winners = {{same_8, same_16, same_32, same_64},
-                                    {keep_8, keep_16, keep_32, keep_64}};
+/* ---- to the first that holds the greatest ---- */
+
+/* Up to a vector. */
+INLINE vec load_some(const unsigned char *from, uint64_t bytes) {
+    vec v = {0};
+    if (bytes == VECTOR)
+        return load(from);
+#ifdef __AVX512BW__ /* not by way of memory: a load waits for parts that were just stored */
+    v = (vec)_mm512_maskz_loadu_epi8((UINT64_C(1) << bytes) - 1, from);
+#else
+    memcpy(&v, from, bytes);
+#endif
+    return v;
+}
+INLINE void store_some(unsigned char *to, vec v, uint64_t bytes) {
+    if (bytes == VECTOR)
+        store(to, v, false);
+    else
+#ifdef __AVX512BW__
+        _mm512_mask_storeu_epi8(to, (UINT64_C(1) << bytes) - 1, (__m512i)v);
+#else
+        memcpy(to, &v, bytes);
+#endif
+}
+
+/* greater: x > y ? a : b, lane by lane; equal: the same of x == y. */
+#ifdef __AVX512BW__
+#define COMPARED(name, compare, bits)                                                              \
+    INLINE vec name##_##bits(vec x, vec y, vec a, vec b) {                                         \
+        return (vec)_mm512_mask_mov_epi##bits(                                                     \
+            (__m512i)b, _mm512_##compare##_epi##bits##_mask((__m512i)x, (__m512i)y), (__m512i)a);  \
+    }
+#define COMPARE_LANES(bits) COMPARED(greater, cmpgt, bits) COMPARED(equal, cmpeq, bits)
+#else
+#define COMPARED(name, compare, bits)                                                              \
+    INLINE vec name##_##bits(vec x, vec y, vec a, vec b) {                                         \
+        const vec is = (vec)((lanes##bits)x compare(lanes##bits) y);                               \
+        return (is & a) | (~is & b);                                                               \
+    }
+#define COMPARE_LANES(bits) COMPARED(greater, >, bits) COMPARED(equal, ==, bits)
+#endif
+
+/* Up to a vector, at `at`; an output may be the gradient. The keys of two inputs stay in registers,
+ * of more they are made once more. */
+#define GIVE_LANES(bits)                                                                           \
+    typedef LANES(int##bits##_t, VECTOR) lanes##bits;                                              \
+    COMPARE_LANES(bits)                                                                            \
+    INLINE vec all_##bits(uint64_t x) {                                                            \
+        return (vec)((lanes##bits){0} + (int##bits##_t)x);                                         \
+    }                                                                                              \
+    INLINE vec key_##bits(bool is_float, vec flip, vec infinity, vec x) {                          \
+        const vec greatest = all_##bits(INT##bits##_MAX), zero = {0};                              \
+        if (!is_float)                                                                             \
+            return x ^ flip;                                                                       \
+        const vec turned = x ^ greater_##bits(zero, x, greatest, zero) ^ flip;                     \
+        return greater_##bits(x & greatest, infinity, greatest, turned);                           \
+    }                                                                                              \
+    INLINE void give_two_##bits(bool is_float, vec flip, vec infinity,                             \
+                                const unsigned char *const *in, const unsigned char *gradient,     \
+                                unsigned char *const *out, uint64_t at) {                          \
+        const vec zero = {0}, left = load(gradient + at);                                          \
+        const vec a = key_##bits(is_float, flip, infinity, load(in[0] + at));                      \
+        const vec b = key_##bits(is_float, flip, infinity, load(in[1] + at));                      \
+        store(out[0] + at, greater_##bits(b, a, zero, left), false);                               \
+        store(out[1] + at, greater_##bits(b, a, left, zero), false);                               \
+    }                                                                                              \
+    INLINE void give_some_##bits(                                                                  \
+        bool is_float, vec flip, vec infinity, const unsigned char *const *in, int n,              \
+        const unsigned char *gradient, unsigned char *const *out, uint64_t at, uint64_t bytes) {   \
+        const vec zero = {0};                                                                      \
+        vec left = load_some(gradient + at, bytes);                                                \
+        vec best = key_##bits(is_float, flip, infinity, load_some(in[0] + at, bytes));             \
+        for (int i = 1; i < n; i++) {                                                              \
+            const vec k = key_##bits(is_float, flip, infinity, load_some(in[i] + at, bytes));      \
+            best = greater_##bits(k, best, k, best);                                               \
+        }                                                                                          \
+        for (int i = 0; i < n; i++) {                                                              \
+            const vec k = key_##bits(is_float, flip, infinity, load_some(in[i] + at, bytes));      \
+            store_some(out[i] + at, equal_##bits(k, best, left, zero), bytes);                     \
+            left = equal_##bits(k, best, zero, left);                                              \
+        }                                                                                          \
+    }
+GIVE_LANES(8)
+GIVE_LANES(16)
+GIVE_LANES(32)
+GIVE_LANES(64)
+
+#define GIVE(name, bits, is_float)                                                                 \
+    static void give_##name(const hpi_order *order, const void *const *in, int n,                  \
+                            const void *gradient, void *const *out, uint64_t count) {              \
+        const vec flip = all_##bits(order->flip), infinity = all_##bits(order->infinity);          \
+        const unsigned char *const *from = (const unsigned char *const *)in;                       \
+        const unsigned char *two_in[2] = {in[0], in[n > 1]};                                       \
+        unsigned char *const *to = (unsigned char *const *)out;                                    \
+        unsigned char *two_out[2] = {out[0], out[n > 1]};                                          \
+        const uint64_t end = count * (bits / 8);                                                   \
+        uint64_t at = 0;                                                                           \
+        for (; n == 2 && end - at >= VECTOR; at += VECTOR)                                         \
+            give_two_##bits(is_float, flip, infinity, two_in, gradient, two_out, at);              \
+        for (; end - at >= VECTOR; at += VECTOR)                                                   \
+            give_some_##bits(is_float, flip, infinity, from, n, gradient, to, at, VECTOR);         \
+        if (at < end)                                                                              \
+            give_some_##bits(is_float, flip, infinity, from, n, gradient, to, at, end - at);       \
+    }
+GIVE(int8, 8, false)
+GIVE(int32, 32, false)
+GIVE(int64, 64, false)
+GIVE(half, 16, true)
+GIVE(fp32, 32, true)
+GIVE(fp64, 64, true)
+
+static const hpi_winners winners = {
+    .same = {same_8, same_16, same_32, same_64},
+    .keep = {keep_8, keep_16, keep_32, keep_64},
+    .give = {{give_int8, NULL, give_int32, give_int64}, {NULL, give_half, give_fp32, give_fp64}}};
 
 #endif
