@@ -4,6 +4,9 @@ where groups are cut). References are numpy's sums; values are small whole numbe
 """
 
 import os
+import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -212,6 +215,41 @@ def test_subgroups():
     assert came[0] == ("2-0_2", [4.0], [0.0, 2.0], 2)
     assert came[1] == ("2-3_1", [6.0], [3.0, 1.0], 3)
     assert came[2][3] == 0 and came[3][3] == 1
+
+
+def both(port, said):
+    """Collectives of MindSpore's own and ours in turn, on a group of mindspore.communication."""
+    rank = worlds.world().rank
+    env = {"MS_WORKER_NUM": "2", "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": str(port),
+           "MS_NODE_ID": str(rank), "GLOG_v": "3"}
+    scheduler = subprocess.Popen(
+        [sys.executable, "-c", "from mindspore import communication as c; c.init()"],
+        env={**os.environ, **env, "MS_ROLE": "MS_SCHED"}) if rank == 0 else None
+    os.environ.update(env, MS_ROLE="MS_WORKER")
+    try:
+        ms.communication.init()
+        ms.communication.create_group("pair", [1, 0])
+        total = ops.AllReduce(group="pair")(tensor([1.0 + rank]))
+        gathered = symm.shmem_allgather(Tensor(np.zeros(2, np.float32)), total + rank, "pair")
+        again = ops.AllReduce(group="pair")(gathered)
+        with open(f"{said}{rank}", "w") as out:
+            out.write(f"{gathered.asnumpy().tolist()} {again.asnumpy().tolist()}")
+        symm.barrier()
+    finally:
+        if scheduler:
+            scheduler.kill()
+            scheduler.wait()
+    os._exit(0)  # MindSpore's own end of a job waits for its scheduler
+
+
+def test_a_group_serves_both_libraries(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    done = ranks.run(2, both, port, str(tmp_path / "rank"))
+    assert done.status == 0, done.output
+    for rank in range(2):
+        assert (tmp_path / f"rank{rank}").read_text() == "[4.0, 3.0] [8.0, 6.0]"
 
 
 def low_precision():
