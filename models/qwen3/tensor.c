@@ -38,7 +38,7 @@ typedef struct fused {
 } fused;
 
 /* Into c, `n` wide; b is W, or with a weight's gradient what it is multiplied with. */
-static void begin(const qwen3_linear *l, const void *b, size_t n, void *c, fused *out) {
+static void fused_begin(const qwen3_linear *l, const void *b, size_t n, void *c, fused *out) {
     const qwen3_tensor *t = &l->s->tensor;
     const hp_fused_args args = HP_FUSED_ARGS_INIT;
     for (int i = 0; i < t->n_ranks; i++)
@@ -75,7 +75,7 @@ hp_status qwen3_gather_product(const qwen3_linear *l, void *x, const void *w, hp
     if (is_alone(l))
         return qwen3_product(l, x, w, false, y_dtype, y);
     fused f;
-    begin(l, w, l->n_out, y, &f);
+    fused_begin(l, w, l->n_out, y, &f);
     take_gathered(l, x, l->n_in, &f);
     f.args.transpose_b = 1;
     f.args.out_dtype = y_dtype;
@@ -86,7 +86,7 @@ hp_status qwen3_scatter_product(const qwen3_linear *l, const void *x, const void
     if (is_alone(l))
         return qwen3_product(l, x, w, true, HP_FP32, y);
     fused f;
-    begin(l, w, l->n_out, y, &f);
+    fused_begin(l, w, l->n_out, y, &f);
     take(x, l->n_in, &f);
     f.args.transpose_b = 1;
     f.args.accumulate = 1;
@@ -98,7 +98,7 @@ hp_status qwen3_gather_dx(const qwen3_linear *l, void *dy, const void *w, hp_dty
     if (is_alone(l))
         return qwen3_product_dx(l, dy, w, false, dx_dtype, dx);
     fused f;
-    begin(l, w, l->n_in, dx, &f);
+    fused_begin(l, w, l->n_in, dx, &f);
     take_gathered(l, dy, l->n_out, &f);
     f.args.out_dtype = dx_dtype;
     return hp_all_gather_matmul(&f.args);
@@ -109,7 +109,7 @@ hp_status qwen3_scatter_dx(const qwen3_linear *l, const void *dy, const void *w,
     if (is_alone(l))
         return qwen3_product_dx(l, dy, w, add, HP_FP32, dx);
     fused f;
-    begin(l, w, l->n_in, dx, &f);
+    fused_begin(l, w, l->n_in, dx, &f);
     take(dy, l->n_out, &f);
     f.args.accumulate = add;
     return hp_matmul_reduce_scatter(&f.args);
@@ -118,7 +118,7 @@ hp_status qwen3_scatter_dx(const qwen3_linear *l, const void *dy, const void *w,
 /* The gradient is [n_out][n_in], and W's step is its own. */
 static hp_status fused_dw(const qwen3_linear *l, const void *dy, void *x, void *dw) {
     fused f;
-    begin(l, dy, l->n_out, dw, &f);
+    fused_begin(l, dy, l->n_out, dw, &f);
     take_gathered(l, x, l->n_in, &f);
     f.args.ldc = f.args.ldb;
     f.args.ldb = (int64_t)l->n_out;
@@ -130,7 +130,7 @@ static hp_status fused_dw(const qwen3_linear *l, const void *dy, void *x, void *
 /* A product without columns. */
 static hp_status gather(const qwen3_linear *l, void *x) {
     fused f;
-    begin(l, NULL, 0, NULL, &f);
+    fused_begin(l, NULL, 0, NULL, &f);
     take_gathered(l, x, l->n_in, &f);
     return hp_all_gather_matmul(&f.args);
 }
