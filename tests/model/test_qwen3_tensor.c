@@ -76,7 +76,7 @@ typedef struct arrangement {
     int n_replicas, n_shards, n_tensor, n_accumulate;
 } arrangement;
 
-static void run(small_config config, arrangement a, int n_steps, outcome *out) {
+static job job_of(small_config config, arrangement a, int n_steps, outcome *out) {
     const int n_ranks = a.n_replicas * a.n_shards;
     config.n_replicas = a.n_replicas;
     config.n_shards = a.n_shards;
@@ -84,8 +84,12 @@ static void run(small_config config, arrangement a, int n_steps, outcome *out) {
     config.n_accumulate = a.n_accumulate;
     config.options.batch = GLOBAL * (a.n_tensor ? a.n_tensor : 1) / n_ranks / a.n_accumulate;
     memset(out, 0, sizeof *out);
-    job j = {config, n_steps, out};
-    ranks_run(n_ranks, RANKS_THREADS, body, &j);
+    return (job){config, n_steps, out};
+}
+
+static void run(small_config config, arrangement a, int n_steps, outcome *out) {
+    job j = job_of(config, a, n_steps, out);
+    ranks_run(a.n_replicas * a.n_shards, RANKS_THREADS, body, &j);
 }
 
 /* Of a parameter's gradient: the difference's norm over the norm. */
@@ -212,6 +216,38 @@ static void tokens_need_not_divide(void **state) {
         assert_true(fabs(got.loss[i] - expected.loss[i]) <= 1e-5 * expected.loss[i]);
 }
 
+/* ---- nodes ---- */
+
+/* Shards go over nodes, tensor groups do not. */
+static void tensor_groups_stand_on_nodes(void **state) {
+    static const arrangement over_two = {1, 4, 2, 1};
+    (void)state;
+    run(tensor_config(), alone, 0, &expected);
+    job j = job_of(tensor_config(), over_two, 0, &got);
+    ranks_run_nodes(4, 2, body, &j);
+    check_outcome(&got, &expected, 3e-6);
+}
+
+static void between_nodes_body(hp_world *world, void *argument) {
+    const job *j = argument;
+    const int32_t tokens[] = {1, 2, 3};
+    const qwen3_batch batch = {tokens, tokens, 1, 3};
+    double loss;
+    int64_t n;
+    small s = small_begin(world, &j->config);
+    RANK_OK(hp_fsdp_begin(s.fsdp, HP_SYNC));
+    FAILS_SAYING(qwen3_forward(s.model, &batch, &loss, &n), HP_ERR_UNSUPPORTED,
+                 "expected every rank of");
+    small_end(&s);
+}
+
+static void a_tensor_group_between_nodes_is_refused(void **state) {
+    static const arrangement all = {1, 4, 4, 1};
+    job j = job_of(tensor_config(), all, 0, &got);
+    (void)state;
+    ranks_run_nodes(4, 2, between_nodes_body, &j);
+}
+
 /* ---- generation ---- */
 
 static void text_body(hp_world *world, void *argument) {
@@ -269,6 +305,8 @@ int main(void) {
         cmocka_unit_test(gradients_in_bf16_are_those_of_a_rank_alone),
         cmocka_unit_test(losses_are_those_of_a_rank_alone),
         cmocka_unit_test(tokens_need_not_divide),
+        cmocka_unit_test(tensor_groups_stand_on_nodes),
+        cmocka_unit_test(a_tensor_group_between_nodes_is_refused),
         cmocka_unit_test(text_is_that_of_a_rank_alone),
         cmocka_unit_test(heads_that_the_ranks_do_not_divide_are_refused),
     };
