@@ -92,5 +92,7 @@ class WithBinaries(Distribution):
 
 if not os.path.exists(os.path.join(ROOT, "CMakeLists.txt")):
     sys.exit(f"expected the C library's sources above {HERE}: build from the whole tree")
-setup(version=version(), distclass=WithBinaries,
+# Not beside the sources, where whoever has them in PYTHONPATH would read an old one.
+os.makedirs(os.path.join(HERE, "build"), exist_ok=True)
+setup(version=version(), distclass=WithBinaries, options={"egg_info": {"egg_base": "build"}},
       cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": PlatformWheel})
