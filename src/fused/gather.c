@@ -47,22 +47,29 @@ static hp_status target_of(hpi_fused_run *run, target *out) {
     return HP_OK;
 }
 
-/* From now on rank i's block is the copy. */
-static void copy_block(const hpi_fused_run *run, const target *t, int i) {
+/* When rank i has come. From now on its block is the copy. */
+static hp_status copy_block(hpi_fused_run *run, const target *t, int i) {
     hpi_fused_state *s = run->state;
     const hp_fused_args *a = run->args;
     unsigned char *to = t->data + (uint64_t)hpi_rows_before(run, i) * t->stride * run->element;
+    HP_TRY(hpi_fused_hear(run, i));
     if (s->block[i] != to)
         hpi_fused_copy(to, t->stride * run->element, s->block[i], s->stride[i] * run->element,
                        (uint64_t)a->k * run->element, a->rows[i]);
     s->block[i] = to;
     s->stride[i] = t->stride;
+    return HP_OK;
 }
 
+/* The own one first, while others come. */
 static hp_status copy_blocks(hpi_fused_run *run, const target *t, int first, int end) {
-    HP_TRY(hpi_fused_hear_all(run, first, end));
-    for (int i = first; i < end; i++)
-        copy_block(run, t, i);
+    if (first <= run->rank && run->rank < end)
+        HP_TRY(copy_block(run, t, run->rank));
+    for (int k = 0; k < 2 * run->n; k++) {
+        const int i = hpi_fused_other(run, k);
+        if (i >= first && i < end)
+            HP_TRY(copy_block(run, t, i));
+    }
     return HP_OK;
 }
 

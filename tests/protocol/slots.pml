@@ -5,7 +5,8 @@
  * Models make_tile, await_slot, add_until and add_what_is_there: tile t lies in slot t % N_SLOTS of each
  * rank; its owner adds it when all have made it, at the latest before it makes tile t + N_SLOTS; who
  * makes waits until all owners need the slot no more. A slot is one word, whose value is the tile that
- * it was filled with; who adds takes two looks at it, since it adds for a while. Tiles count from 1.
+ * it was filled with; who adds takes two looks at it, since it adds for a while. Tiles count from 1;
+ * where a call begins, in slot 0, numbers are left out, which nobody makes or adds.
  *
  * Mutants, with the memory that they need and what must come out:
  *   1 weak holds  made and added: a release alone (sleepers need more: wait.pml)
@@ -21,6 +22,7 @@
 #endif
 #define N_SLOTS 2
 #define N_TILES 5
+#define LEFT_OUT 3
 #define MADE(rank) (4 * (rank))
 #define ADDED(rank) (4 * (rank) + 1)
 #define SLOT(rank, t) (4 * (rank) + 2 + (t) % N_SLOTS)
@@ -61,6 +63,7 @@ inline read_slots() {
 inline add() {
     tile = next;
     next = next + N_RANKS;
+    next = (next == LEFT_OUT -> next + N_RANKS : next);
     if
     :: mutant == 6 -> say_added(); read_slots()
     :: else -> read_slots(); say_added()
@@ -83,6 +86,10 @@ proctype member(byte rank) {
     next = (rank == 0 -> N_RANKS : rank);
     say_added();
     for (t : 1 .. N_TILES) {
+        if
+        :: t == LEFT_OUT -> goto left_out
+        :: else
+        fi;
         await_slot();
         if
         :: mutant == 7 -> post(MADE(rank), t); store(rank, SLOT(rank, t), t)
@@ -91,7 +98,9 @@ proctype member(byte rank) {
         do
         :: next <= t -> add()
         :: break
-        od
+        od;
+left_out:
+        skip
     }
     do
     :: next <= N_TILES -> add()
