@@ -24,6 +24,7 @@ from torch.autograd.profiler import record_function
 
 from hyper_parallel._c import HyperParallelError, check, ffi, lib, new
 from hyper_parallel.torch import buffers
+from hyper_parallel.torch.groups import world_of_torch
 from hyper_parallel.torch.operands import (Copies, apart, in_out, reduced, source, sources, target,
                                            targets)
 from hyper_parallel.torch.tensors import moved_as, pointer
@@ -34,6 +35,7 @@ ALL_GATHER, ALL_REDUCE = c10d.AllgatherOptions(), c10d.AllreduceOptions()
 REDUCE_SCATTER, ALL_TO_ALL = c10d.ReduceScatterOptions(), c10d.AllToAllOptions()
 BROADCAST, REDUCE, BARRIER = c10d.BroadcastOptions(), c10d.ReduceOptions(), c10d.BarrierOptions()
 GATHER, SCATTER = c10d.GatherOptions(), c10d.ScatterOptions()
+TIMEOUT_OPTION = "SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS"
 
 NAMES = {lib.HP_ALL_GATHER: "all_gather", lib.HP_ALL_GATHER_V: "all_gather",
          lib.HP_REDUCE_SCATTER: "reduce_scatter", lib.HP_REDUCE_SCATTER_V: "reduce_scatter",
@@ -124,8 +126,11 @@ class HyperProcessGroup(dist.ProcessGroup):
         return buffers.empty(int(size), dtype)
 
     def set_timeout(self, timeout):
-        """How long a call waits for another rank: a timedelta."""
+        """How long a call waits for another rank: a timedelta. Where it is the one that nobody has
+        asked for, and the library's option is set, the option holds."""
         ms = max(1, int(timeout.total_seconds() * 1000))
+        if timeout == dist.default_pg_timeout and TIMEOUT_OPTION in os.environ:
+            ms = 0
         check(lib.hp_group_timeout_set(self._group.handle, ms))
         self._timeout = timeout
 
@@ -464,7 +469,7 @@ def _close_all():
 
 def create_group(store, ranks, timeout):
     """A HyperProcessGroup of these ranks of the world, in this order, with signals of its own."""
-    here = world()
+    here = world_of_torch()
     if not _open:
         before_shutdown(_close_all)
     out = ffi.new("hp_group **")

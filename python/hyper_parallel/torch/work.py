@@ -67,7 +67,7 @@ class Pending(Done):
         super().__init__(tensors, source)
         self._lane = lane
         self._mark = mark
-        self._after = after
+        self._after = after or None
         self._error = None
 
     def _finish(self):
