@@ -14,7 +14,7 @@ ms.runtime.launch_blocking()  # its threads spin while they wait: in the way of 
 from hyper_parallel import world as worlds  # noqa: E402
 from hyper_parallel.mindspore import (  # noqa: E402
     HSDPCell, MixedPrecisionPolicy, clip_grad_norm_, fully_shard, get_model_state_dict,
-    init_device_mesh, set_model_state_dict, symm)
+    hsdp_sync_stream, init_device_mesh, set_model_state_dict, symm)
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
 
 WORDS, WIDTH, SAMPLES, LENGTH = 17, 12, 4, 6
@@ -169,6 +169,13 @@ def accumulation(mesh):
     _, grads = gradients_of(net, inputs[1])
     assert not any(g.any() for g in none)
     assert close([g / k for g in grads], part(net, whole))
+    net.set_is_last_backward(False)
+    gradients_of(net, inputs[1])
+    net.zero_grad()
+    gradients_of(net, inputs[0])
+    net.set_is_last_backward(True)
+    _, grads = gradients_of(net, inputs[1])
+    assert close([g / k for g in grads], part(net, whole))
     net.set_requires_all_reduce(False)
     gradients_of(net, inputs[0])
     net.set_requires_all_reduce(True)
@@ -294,6 +301,37 @@ def variants():
 
 def test_variants():
     assert all(ranks.together(2, variants))
+
+
+class Normed(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.norm = nn.Dense(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+        self.blocks = [self.dense]
+
+    def construct(self, x):
+        return self.norm(self.dense(x)).square().sum() + (x * x).sum()
+
+
+def normed(mode):
+    """What a forward writes is each rank's own; hooks on what is saved get what is no weight."""
+    x = Tensor(values("x", (4, WIDTH)))
+    alone, net, seen = network(Normed), network(Normed), []
+    net.dense.register_saved_tensors_hooks(lambda t: seen.append(t.shape) or [t], lambda s: s[0])
+    shard(net, mode=mode)
+    for cell in (alone, net):
+        cell.set_train()
+    loss, whole = gradients_of(alone, [x])
+    mine, grads = gradients_of(net, [x])
+    assert mine == loss and seen == [(4, WIDTH)]
+    if mode != "mapped":
+        assert close(grads, part(net, whole))
+    return (net.norm.moving_mean.asnumpy() == alone.norm.moving_mean.asnumpy()).all()
+
+
+@pytest.mark.parametrize("mode", ["fused", "mapped"])
+def test_what_a_forward_writes(mode):
+    assert all(ranks.together(2, normed, mode))
 
 
 def one_step_cells():
@@ -463,12 +501,17 @@ def misused():
     with pytest.raises(ValueError, match="no unit yet"):
         fully_shard(net)
     for method, wrong in (("set_requires_gradient_sync", 1), ("set_requires_all_reduce", None),
-                          ("set_reduce_op_type", "max"), ("set_gradient_scaling_factor", True),
+                          ("set_reduce_op_type", "max"), ("set_reduce_comm_interval", 0),
+                          ("set_is_last_backward", 1), ("set_reshard_after_backward", 0),
+                          ("set_gradient_scaling_factor", True),
                           ("set_modules_to_forward_prefetch", [net.head])):
         with pytest.raises(ValueError, match="expected|given"):
             getattr(net, method)(wrong)
     with pytest.raises(NotImplementedError):
         net.set_requires_all_reduce(True, recurse=False)
+    with pytest.raises(NotImplementedError):
+        net.set_reduce_comm_interval(2)
+    hsdp_sync_stream()
     tied = Net(2)
     tied.blocks[1].up.weight = tied.blocks[0].up.weight
     shard(tied)

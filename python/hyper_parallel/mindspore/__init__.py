@@ -15,6 +15,7 @@ _NAMES = {
     "clip_grad_norm_": "hyper_parallel.mindspore.state",
     "fully_shard": "hyper_parallel.mindspore.fsdp",
     "get_model_state_dict": "hyper_parallel.mindspore.state",
+    "hsdp_sync_stream": "hyper_parallel.mindspore.fsdp",
     "init_device_mesh": "hyper_parallel.mesh",
     "set_model_state_dict": "hyper_parallel.mindspore.state",
     "symm": "hyper_parallel.mindspore.symm",

@@ -17,7 +17,7 @@ from hyper_parallel.mindspore import fsdp_hooks as hooks
 from hyper_parallel.mindspore.fsdp_tree import Tree
 from hyper_parallel.mindspore.fsdp_units import Options, Param, Unit
 from hyper_parallel.mindspore.state import set_model_state_dict
-from hyper_parallel.mindspore.tensors import check_mode, eager
+from hyper_parallel.mindspore.tensors import check_mode, eager, settle
 from hyper_parallel.world import world
 
 _classes = {}
@@ -128,7 +128,8 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=True, shard_placemen
     None: 1 dimension. reshard_after_forward: free the full parameters between forward and backward;
     a unit that has others inside keeps them, whatever is said. shard_placement_fn(parameter): the
     dimension to cut, a number or something with .dim; None: 0. ignored_params: left alone, neither
-    cut nor reduced; replicate_params: whole on every rank, reduced over all. comm_fusion: one
+    cut nor reduced, and so are batch normalization's statistics, which the forward writes;
+    replicate_params: whole on every rank, reduced over all. comm_fusion: one
     gather and one reduction for a unit, through packed buffers; comm_fusion_zero_copy: packed where
     the gather takes it from (None: False). mode: in place of the two, a name of the C engine's:
     "per-param", "fused", "fused-zero-copy", "mapped" (ranks of a node read one copy of the
@@ -141,7 +142,7 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=True, shard_placemen
                       _policy("mp_policy", mp_policy, MixedPrecisionPolicy),
                       isinstance(_policy("offload_policy", offload_policy, OffloadPolicy),
                                  CPUOffloadPolicy))
-    ignored = _params_of("ignored_params", ignored_params)
+    ignored = _params_of("ignored_params", ignored_params) | _statistics(cells)
     replicated = _params_of("replicate_params", replicate_params)
     is_parent = len(cells) > 1 or len(units_in(cells[0])) > 0
     unit = Unit(cells, options, next(_order), is_parent)
@@ -163,6 +164,14 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=True, shard_placemen
     hooks.install(unit, adopt)
     hooks.watch_params(unit)
     return module
+
+
+def _statistics(cells):
+    """What cells write in their forward (batch normalization's means and variances), which is no
+    weight: each rank has its own, whole."""
+    return frozenset(id(p) for top in cells for _, cell in top.cells_and_names()
+                     for p in (getattr(cell, "moving_mean", None),
+                               getattr(cell, "moving_variance", None)) if p is not None)
 
 
 def _dim(placement, tensor, name):
@@ -222,6 +231,12 @@ def adopt(cell):
 
 # ---- methods of a sharded cell -----------------------------------------------------------------
 
+def hsdp_sync_stream():
+    """Wait until every operator that was called has run; gradients are there when value_and_grad
+    returns anyway."""
+    settle()
+
+
 class UnshardHandle:
     """What unshard(async_op=True) gives."""
 
@@ -269,6 +284,30 @@ class HSDPCell:
             raise NotImplementedError("expected recurse=True: units of a network reduce together")
         for unit in self._units(True):
             unit.requires_all_reduce = _bool("requires_all_reduce", requires_all_reduce)
+
+    def set_is_last_backward(self, is_last_backward):
+        """False: more backwards are to come whose gradients belong together; they are reduced, and
+        given out, with the last one's. All ranks alike."""
+        for unit in self._units(True):
+            unit.is_last = _bool("is_last_backward", is_last_backward)
+
+    def zero_grad(self):
+        """Drop the gradients that passes without synchronization have added up."""
+        for tree in {id(u.tree): u.tree for u in self._units(True) if u.tree}.values():
+            tree.is_written = True  # new weights drop them too
+
+    def set_reduce_comm_interval(self, interval=1):
+        """How many units later a reduction is waited for: 1, as the engine does it.
+        NotImplementedError for more."""
+        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
+            raise ValueError(f"expected a whole number above 0, given {interval!r}")
+        if interval > 1:
+            raise NotImplementedError("expected interval=1, which is how far the engine's "
+                                      f"reductions run behind compute, given {interval}")
+
+    def set_reshard_after_backward(self, reshard_after_backward, recurse=True):
+        """A hint, which the engine does not take: it gathers ahead of the next forward anyway."""
+        _bool("reshard_after_backward", reshard_after_backward)
 
     def set_reshard_after_forward(self, reshard_after_forward, recurse=True):
         """As fully_shard's; before the first forward."""

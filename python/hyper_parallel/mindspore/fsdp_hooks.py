@@ -43,8 +43,23 @@ def install(unit, adopt):
                                    always_call=True)
         cell.register_backward_pre_hook(lambda _cell, _grads: _pre_backward(unit))
         cell.register_backward_hook(lambda _cell, _ins, _outs: _post_backward(unit))
-        if cell._saved_tensors_pack_hook is None:
-            cell.register_saved_tensors_hooks(unit.pack, unit.unpack)
+        cell.register_saved_tensors_hooks(*_saved_hooks(unit, cell))
+
+
+def _saved_hooks(unit, cell):
+    """The unit's hooks for what is saved; the cell's own, where it has some, get all else."""
+    theirs_pack, theirs_unpack = cell._saved_tensors_pack_hook, cell._saved_tensors_unpack_hook
+    if theirs_pack is None:
+        return unit.pack, unit.unpack
+
+    def pack(tensor):
+        saved = unit.pack(tensor)
+        return saved if len(saved) > 1 else (theirs_pack(saved[0]),)
+
+    def unpack(saved):
+        return unit.unpack(saved) if len(saved) > 1 else theirs_unpack(saved[0])
+
+    return pack, unpack
 
 
 def watch_params(unit):

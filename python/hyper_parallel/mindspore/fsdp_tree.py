@@ -139,7 +139,7 @@ class Tree:
         self.in_pass = True
 
     def _kind_of(self, unit):
-        if not unit.requires_sync:
+        if not (unit.requires_sync and unit.is_last):
             return lib.HP_NO_SYNC
         is_whole = unit.requires_all_reduce or self.n_replicas == 1
         return lib.HP_SYNC if is_whole else lib.HP_DEFER_REPLICATE

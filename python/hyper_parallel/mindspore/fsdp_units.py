@@ -188,7 +188,7 @@ class Unit:
         self.is_parent = is_parent  # holds its parameters while other units compute
         self.tree = self.handle = None
         self.params = []
-        self.requires_sync = self.requires_all_reduce = True
+        self.requires_sync = self.requires_all_reduce = self.is_last = True
         self.own_pass = -1  # hp_unit_set_pass
         self.forward_prefetch = self.backward_prefetch = None
         self.name = f"unit{order}"
