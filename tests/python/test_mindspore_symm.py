@@ -3,10 +3,12 @@
 where groups are cut). References are numpy's sums; values are small whole numbers, so all is exact.
 """
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -432,8 +434,9 @@ def compiled():
     def in_a_graph(x):
         return symm.shmem_allreduce(x)
 
-    raises(RuntimeError, "not supported in 'construct' or function with @jit", in_a_graph,
-           arange(3))
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # it leaves files
+        raises(RuntimeError, "not supported in 'construct' or function with @jit", in_a_graph,
+               arange(3))
     ms.set_context(mode=ms.GRAPH_MODE)
     raises(RuntimeError, "expected PyNative mode", symm.empty, 3)
     ms.set_context(mode=ms.PYNATIVE_MODE)
