@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Client, Listener
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.environ.get("HYPER_PARALLEL_BUILD", os.path.join(ROOT, "build"))
+BUILD = os.path.abspath(os.environ.get("HYPER_PARALLEL_BUILD", os.path.join(ROOT, "build")))
 HPRUN = os.path.join(BUILD, "bin", "hprun")
 SECONDS = 60
 
