@@ -327,7 +327,33 @@ def committed(model, mode):
     return model
 
 
+def with_closure(model, data, part, fails=False):
+    """The step computes loss and gradients; an exception in it is no step."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for batch in data:
+        def closure(batch=batch):
+            optimizer.zero_grad()
+            loss = model(part(batch)).square().mean()
+            loss.backward()
+            return loss
+
+        def failing(closure=closure):
+            closure()
+            raise ZeroDivisionError
+
+        if fails:
+            with pytest.raises(ZeroDivisionError):
+                optimizer.step(failing)
+            model.reset_iter_state()
+        losses.append(optimizer.step(closure).item())
+    return losses
+
+
 def optimizers():
+    expected = with_closure(net(), batches(4), everything)
+    for mode in (MODES[0], MODES[3]):
+        for fails in (False, True):
+            close(mean(with_closure(shard(net(), **mode), batches(4), mine, fails)), expected)
     for make in OPTIMIZERS:
         for mode in (MODES[0], MODES[3]):
             compare(net, lambda m: committed(m, mode), optimizer=make, tolerance=3e-6)

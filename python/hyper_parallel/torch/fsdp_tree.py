@@ -10,42 +10,17 @@ when the next pass begins.
 """
 
 import itertools
-import math
 import weakref
 
 import torch
-from torch.optim import optimizer as torch_optimizer
 
 from hyper_parallel import world as worlds
-from hyper_parallel._c import NULL, HyperParallelError, check, ffi, lib, new
+from hyper_parallel._c import NULL, HyperParallelError, check, lib
+from hyper_parallel.torch.fsdp_commit import commit
 from hyper_parallel.torch.fsdp_units import BACKWARD, IDLE
-from hyper_parallel.torch.groups import world_of_torch
-from hyper_parallel.torch.mesh import check_mesh, mesh_handle
-from hyper_parallel.torch.tensors import DTYPES
 
 _trees = weakref.WeakSet()
-_memories = weakref.WeakSet()
-_checked = weakref.WeakSet()  # optimizers
 _order = itertools.count()
-
-
-class _Memory:
-    """The hp_fsdp, and its trace: they live as long as a tensor that views the memory."""
-
-    def __init__(self, handle, trace):
-        self.handle, self.trace = handle, trace
-        if not _memories:
-            worlds.before_shutdown(close_all)
-        _memories.add(self)
-
-    def close(self):
-        handle, self.handle = self.handle, None
-        if handle is not None:
-            lib.hp_fsdp_destroy(handle)
-            lib.hp_trace_destroy(self.trace)
-            self.trace = NULL
-
-    __del__ = close
 
 
 class Tree:
@@ -64,97 +39,13 @@ class Tree:
         self.versions = 0
         self.held = []  # units gathered by hand
         self.ranges = {}
-        self._commit()
+        commit(self)
+        self.note_versions()
         self.is_broken = False
         self.order = next(_order)
+        if not _trees:
+            worlds.before_shutdown(close_all)
         _trees.add(self)
-
-    # ---- commit ---------------------------------------------------------------------------
-
-    def _commit(self):
-        options = self._agreed()
-        meshes = (unit.options.mesh for unit in self.units)
-        self.mesh = next((mesh for mesh in meshes if mesh is not None), None)
-        sizes = check_mesh(self.mesh)
-        self.n_dims = len(sizes)
-        self.n_shards, self.n_replicas = sizes[-1], math.prod(sizes[:-1])
-        prefetch = [len(u.backward_prefetch or ()) for u in self.units]
-        config = new("hp_fsdp_config", mode=mode_of(options), offload=int(options.offload),
-                     prefetch=min(16, max(1, *prefetch)))
-        for name in ("param_dtype", "reduce_dtype"):
-            dtype = getattr(options.mp_policy, name)
-            if dtype is not None and dtype not in DTYPES:
-                raise TypeError(f"expected {name} to be fp32, bf16 or fp16, given {dtype}")
-            if dtype is not None:
-                setattr(config, name, DTYPES[dtype])
-        config.trace = self._make_trace()
-        out = ffi.new("hp_fsdp **")
-        status = lib.hp_fsdp_create(mesh_handle(self.mesh), config, out)
-        if status < 0:
-            lib.hp_trace_destroy(config.trace)
-        check(status)
-        self.memory = _Memory(out[0], config.trace)
-        keep = []
-        for unit in self._declared():
-            self._declare(unit, keep)
-        check(lib.hp_fsdp_commit(self.handle))
-        self.mode = ffi.string(lib.hp_mode_name(lib.hp_fsdp_mode(self.handle))).decode()
-        self.has_stable_addresses = self.mode == "mapped" or self.n_shards == 1
-        for param in self.params():
-            param.take_shard()
-            param.tensor._hyper_parallel = param
-        self.note_versions()
-
-    def _make_trace(self):
-        n_spans = max(unit.options.n_spans for unit in self.units)
-        out = ffi.new("hp_trace **")
-        if n_spans:
-            check(lib.hp_trace_create(world_of_torch().rank, n_spans, out))
-        return out[0]
-
-    def _agreed(self):
-        """The options that are the tree's: of all units, which must have them alike."""
-        first = self.units[0].options
-        for unit in self.units:
-            if check_mesh(unit.options.mesh) != check_mesh(first.mesh):
-                raise ValueError(f"expected one mesh in {self.units[0].name} and {unit.name}, "
-                                 f"given {first.mesh} and {unit.options.mesh}")
-            for name in ("comm_fusion", "comm_fusion_zero_copy", "mode", "offload"):
-                if getattr(unit.options, name) != getattr(first, name):
-                    raise ValueError(f"expected one {name} in {self.units[0].name} and "
-                                     f"{unit.name}, given {getattr(first, name)!r} and "
-                                     f"{getattr(unit.options, name)!r}")
-            policies = first.mp_policy, unit.options.mp_policy
-            if len({(p.param_dtype, p.reduce_dtype) for p in policies}) > 1:
-                raise ValueError(f"expected one param_dtype and one reduce_dtype in "
-                                 f"{self.units[0].name} and {unit.name}, given {policies[0]} and "
-                                 f"{policies[1]}")
-        return first
-
-    def _declared(self):
-        """The order of declarations: a unit comes after those that it prefetches by list."""
-        has_lists = any(unit.forward_prefetch is not None for unit in self.units)
-        return reversed(self.units) if has_lists else self.units
-
-    def _declare(self, unit, keep):
-        unit.tree = self
-        params = ffi.new("hp_param[]", max(1, len(unit.params)))
-        for param, out in zip(unit.params, params):
-            param.describe(out, keep)
-        prefetch = [u.handle for u in unit.forward_prefetch or ()]
-        if None in prefetch:
-            raise ValueError(f"expected {unit.name} to prefetch units of its model that come after "
-                             f"it, given {[u.name for u in unit.forward_prefetch]}")
-        keep_list = ffi.new("hp_unit *[]", prefetch)
-        config = new("hp_unit_config", factor=unit.options.factor,
-                     reshard_after_forward=int(unit.options.reshard_after_forward),
-                     reduce=lib.HP_AVG if unit.options.reduce_op == "avg" else lib.HP_SUM)
-        if unit.forward_prefetch is not None:
-            config.prefetch, config.n_prefetch = keep_list, len(prefetch)
-        out = ffi.new("hp_unit **")
-        check(lib.hp_unit_create(self.handle, unit.name.encode(), params, len(unit.params), config,
-                                 out))
-        unit.handle = out[0]
 
     @property
     def handle(self):
@@ -391,6 +282,9 @@ class Tree:
 
     def reset(self):
         """Drop the pass and its gradients; collective."""
+        self.in_optimizer = False  # a step that an exception has left
+        if self.in_update:
+            self.end_update()
         self.call("hp_fsdp_reset")
         self.in_pass = self.in_backward = self.is_broken = False
         self.depth, self.awaited = 0, []
@@ -411,19 +305,6 @@ class Tree:
         self.memory.close()
 
 
-def mode_of(options):
-    """The hp_mode that options ask for; HyperParallelError listing the names."""
-    mode = ffi.new("hp_mode *")
-    name = options.mode
-    if name is None:
-        zero_copy = options.comm_fusion_zero_copy in (None, True)
-        name = "per-param"
-        if options.comm_fusion:
-            name = "fused-zero-copy" if zero_copy else "fused"
-    check(lib.hp_mode_parse(name.encode(), mode))
-    return mode[0]
-
-
 def all_trees():
     """In one order on all ranks."""
     return sorted(_trees, key=lambda tree: tree.order)
@@ -433,50 +314,4 @@ def close_all():
     """Before the world is shut down; the ranks close their trees in one order."""
     for tree in all_trees():
         tree.close()
-    for memory in list(_memories):
-        memory.close()
     _trees.clear()
-    _memories.clear()
-
-
-# ---- optimizers: any step of torch's writes shards between the two calls ----------------------
-
-def _trees_of(optimizer):
-    params = (getattr(p, "_hyper_parallel", None)
-              for group in optimizer.param_groups for p in group["params"])
-    trees = {param.unit.tree for param in params if param is not None}
-    return sorted(trees, key=lambda tree: tree.order)
-
-
-def _check_state(optimizer):
-    """Some optimizers make their state in their constructor."""
-    if optimizer in _checked:
-        return
-    _checked.add(optimizer)
-    for tensor, state in optimizer.state.items():
-        param = getattr(tensor, "_hyper_parallel", None)
-        for value in state.values() if param is not None else ():
-            if isinstance(value, torch.Tensor) and value.ndim and value.shape != param.shard.shape:
-                raise RuntimeError(
-                    f"expected state of shape {tuple(param.shard.shape)} for {param.name}, given "
-                    f"{tuple(value.shape)}: call model.commit() before "
-                    f"{type(optimizer).__name__} is made, so that it sees shards")
-
-
-def _before_step(optimizer, _args, _kwargs):
-    trees = _trees_of(optimizer)
-    if trees:
-        _check_state(optimizer)
-    for tree in trees:
-        tree.begin_update()
-        tree.in_optimizer = True
-
-
-def _after_step(optimizer, _args, _kwargs):
-    for tree in _trees_of(optimizer):
-        tree.in_optimizer = False
-        tree.end_update()
-
-
-torch_optimizer.register_optimizer_step_pre_hook(_before_step)
-torch_optimizer.register_optimizer_step_post_hook(_after_step)
