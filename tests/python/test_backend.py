@@ -427,6 +427,32 @@ def functional():
     equal(wait(b), torch.cat([of(r, (4, 3))[0] for r in range(n)]))
 
 
+def buffers():
+    """Of allocate_tensor: where peers reach them, used again when no tensor shares them."""
+    from hyper_parallel import heap
+    rank, n = begin()
+    group = dist.group.WORLD
+    data = group.allocate_tensor(5000, dtype=torch.float32, device=torch.device("cpu"))
+    place = data.data_ptr()
+    assert heap.block_at(place) is not None and data.shape == (5000,)
+    for k in range(3):
+        data.fill_(rank + k)
+        dist.all_reduce(data)
+        assert data.unique().tolist() == [sum(range(n)) + n * k]
+    part = data[10:20]
+    del data
+    other = group.allocate_tensor(5000, dtype=torch.float32)
+    assert other.data_ptr() != place and part[0] == sum(range(n)) + 2 * n
+    del part
+    again = group.allocate_tensor(9000, dtype=torch.bfloat16)  # 18,000 bytes of the 20,480
+    assert again.data_ptr() == place
+    assert group.allocate_tensor(0, dtype=torch.float32).numel() == 0
+
+
+def test_buffers_in_symmetric_memory():
+    together(2, buffers)
+
+
 def profiled():
     rank, n = begin()
     with torch.profiler.profile() as profile:
