@@ -29,6 +29,7 @@ typedef struct trial {
     hp_wire wire;
     uint64_t count;
     bool is_symmetric, is_in_place, has_gaps, has_stream;
+    bool is_afar;  /* every rank has found the others so */
     bool is_mixed; /* odd ranks go without symmetric memory and without gaps */
 } trial;
 
@@ -347,6 +348,9 @@ static hp_status run_trial(const bed *b, const trial *t, unsigned char *in_grad,
     if (picks(t)) {
         memcpy(operand(b, t, OF_IN), b->ins[b->rank], in.extent * hp_dtype_size(t->dtype));
         HP_TRY(hp_coll_run(&f));
+        hpi_coll_state *state = hpi_group_attached(b->group, HPI_SLOT_COLL);
+        if (t->is_afar)
+            state->distance.n_slow = HPI_SLOW_FOR_SURE;
     } else
         f.in = f.out = NULL; /* nobody looks */
     hp_coll_backward_call call = HP_COLL_BACKWARD_CALL_INIT;
@@ -473,6 +477,7 @@ static void placed_body(hp_world *world, void *argument) {
                              .count = 165000 / n_parts[i],
                              .is_symmetric = true,
                              .is_in_place = how % 2,
+                             .is_afar = how == 1,
                              .has_gaps = how > 0,
                              .has_stream = how == 2,
                              .is_mixed = how == 3};
@@ -818,25 +823,37 @@ static void misuse_body(hp_world *world, void *argument) {
     RANK_OK(hp_coll_backward(&call));
 }
 
-/* Ranks that differ in what only this room compares. */
+/* Ranks that differ in what only this room compares: the reduction, or else the count. */
+typedef struct difference {
+    hp_collective what;
+    hp_backward_mode mode;
+    uint64_t count;
+    bool is_op;
+    const char *said;
+} difference;
+
 static void mismatch_body(hp_world *world, void *argument) {
-    enum { COUNT = 40000 };
-    const int rank = hp_world_rank(world);
-    float *data = calloc(4 * COUNT, sizeof *data);
+    const difference *d = argument;
+    const int rank = hp_world_rank(world), n = hp_world_size(world);
+    const uint64_t room = d->count * (uint64_t)n;
+    float *data = calloc(4 * room, sizeof *data);
     hp_coll_call f = HP_COLL_CALL_INIT;
     hp_coll_backward_call call = HP_COLL_BACKWARD_CALL_INIT;
     RANK_CHECK(data);
-    f.what = HP_ALL_REDUCE;
+    f.what = d->what;
     f.group = hp_world_group(world);
     f.in = data;
-    f.out = data + COUNT;
-    f.op = argument && rank == 1 ? HP_MIN : HP_MAX;
-    f.count = !argument && rank == 1 ? COUNT - 1 : COUNT;
+    f.out = data + room;
+    f.op = d->is_op && rank == 1 ? HP_MIN : HP_MAX;
+    f.count = !d->is_op && rank == 1 ? d->count - 1 : d->count;
     call.forward = &f;
-    call.out_grad = data + (size_t)2 * COUNT;
-    call.in_grad = data + (size_t)3 * COUNT;
+    call.out_grad = data + 2 * room;
+    call.in_grad = data + 3 * room;
+    call.mode = d->mode;
+    RANK_OK(
+        hp_barrier(f.group)); /* a large one asks where operands lie, when ranks have met before */
     RANK_FAILS(hp_coll_backward(&call), HP_ERR_MISMATCH);
-    RANK_CHECK(strstr(hp_last_error(), argument ? "min over 40000" : "39999"));
+    RANK_CHECK(strstr(hp_last_error(), d->said));
     RANK_FAILS(hp_coll_backward(&call), HP_ERR_MISMATCH); /* the group stays failed */
     free(data);
 }
@@ -896,8 +913,10 @@ static void B5_directional_derivatives(void **state) {
 }
 static void B5_placed(void **state) {
     (void)state;
+    setenv("HYPER_PARALLEL_THRESHOLDS", "carried=256K,apart=256K", 1);
     ranks_run(2, RANKS_PROCESSES, placed_body, NULL);
     ranks_run(3, RANKS_THREADS, placed_body, NULL);
+    unsetenv("HYPER_PARALLEL_THRESHOLDS");
 }
 static void B5_at_random(void **state) {
     int n_trials = 40;
@@ -926,10 +945,20 @@ static void test_misuse(void **state) {
     ranks_run(2, RANKS_THREADS, misuse_body, NULL);
 }
 static void test_mismatch(void **state) {
-    int is_op = 1;
+    static const difference all[] = {
+        {HP_ALL_REDUCE, HP_BACKWARD_IDENTITY, 40000, false, "39999"},
+        {HP_ALL_REDUCE, HP_BACKWARD_IDENTITY, 40000, true, "by min over 40000"},
+        {HP_ALL_REDUCE, HP_BACKWARD_SUM, 40000, true, "by min over 40000"},
+        {HP_ALL_REDUCE, HP_BACKWARD_SUM, 8, true, "by min over 8"},
+        {HP_REDUCE_SCATTER, HP_BACKWARD_IDENTITY, 8, true, "reduce_scatter by min over 8"},
+        {HP_REDUCE_SCATTER, HP_BACKWARD_IDENTITY, 40000, true, "reduce_scatter by min over 40000"},
+        {HP_REDUCE_SCATTER, HP_BACKWARD_IDENTITY, 40000, false, "39999"},
+        {HP_REDUCE_SCATTER, HP_BACKWARD_IDENTITY, 240000, true, "by min over 240000"}};
     (void)state;
-    ranks_run(3, RANKS_THREADS, mismatch_body, NULL);
-    ranks_run(3, RANKS_THREADS, mismatch_body, &is_op);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        difference each = all[i];
+        ranks_run(3, RANKS_THREADS, mismatch_body, &each);
+    }
 }
 static void test_dead_peer(void **state) {
     static const hp_collective what[] = {HP_ALL_GATHER, HP_REDUCE_SCATTER, HP_ALL_REDUCE,

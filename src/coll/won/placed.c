@@ -14,13 +14,12 @@
 #include "won.h"
 
 enum { PAGE = 4096 };
-/* Of all inputs of a rank, where peers are near and where some are afar: less is worth being
- * staged, for the reason in placed/handback.c, and an all_reduce's bits. */
-enum { LEAST_BYTES = 1 << 20, LEAST_FAR_BYTES = 8 << 20 };
-
+/* From where the forward reads peers' memory, too: so it has found how far they are. */
 bool hpi_won_may_be_placed(const hpi_won *w) {
-    return w->wire == HP_WIRE_FULL && !hpi_group_nodes(w->group) &&
-           w->total * w->size >= LEAST_BYTES;
+    const hpi_coll_state *state = hpi_group_attached(w->group, HPI_SLOT_COLL);
+    const hpi_threshold from = w->is_summed ? HPI_FROM_APART : HPI_FROM_CARRIED;
+    return w->wire == HP_WIRE_FULL && !hpi_group_nodes(w->group) && state &&
+           w->total * w->size >= state->thresholds[from];
 }
 
 /* What a rank tells the others: what it calls, and where its operands lie. `last` is the place of
@@ -66,7 +65,7 @@ static uint64_t extent_of(const hpi_won *w) {
 
 static bool has_found_afar(const hpi_won *w) {
     const hpi_coll_state *state = hpi_group_attached(w->group, HPI_SLOT_COLL);
-    return state && hpi_is_afar(&state->distance);
+    return hpi_is_afar(&state->distance);
 }
 
 /* A reduce_scatter looks at its part where this rank's offsets say: they must be those of all. */
@@ -101,8 +100,10 @@ static hp_status meet(placed *p) {
     return HP_OK;
 }
 
+/* From afar less is worth being staged: for the reason in placed/handback.c. */
 static bool is_worth_it(const placed *p) {
-    return !p->are_afar || p->w->total * p->w->size >= LEAST_FAR_BYTES;
+    const hpi_coll_state *state = hpi_group_attached(p->w->group, HPI_SLOT_COLL);
+    return !p->are_afar || p->w->total * p->w->size >= state->thresholds[HPI_FROM_APART];
 }
 
 static bool are_all_placed(const placed *p) {
