@@ -9,7 +9,8 @@
 # ranks as threads of one process; two processes on one memory are beyond it, so the tests that are
 # about processes (fault, cli) are left out there, and of those of one thread the slow ones.
 # short, for CI: without the slow tests whose code others run too. unit.same_bits has every pair of
-# settings that those about modes and meshes try one by one. compile: what short needs, built alone.
+# settings that those about modes and meshes try one by one; and ranks that are processes run under
+# the first two alone. compile: what short needs, built and not run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
@@ -42,6 +43,7 @@ UBSAN_OPTIONS=print_stacktrace=1 \
     tools/run_tests.sh "$build/asan" -L quick -E "$not_under_address" || status=1
 
 echo "== threads"
+[ "$form" = all ] || export HP_TEST_THREADS_ONLY=1
 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
     tools/run_tests.sh "$build/tsan" -L quick -E "$not_under_thread" || status=1
 exit $status

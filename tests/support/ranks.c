@@ -291,6 +291,8 @@ static void run_job(int n, int per_node, ranks_kind kind, ranks_body body, void 
 }
 
 void ranks_run(int n, ranks_kind kind, ranks_body body, void *argument) {
+    if (kind == RANKS_PROCESSES && hpi_environment("HP_TEST_THREADS_ONLY"))
+        return;
     run_job(n, 0, kind, body, argument);
 }
 

@@ -16,7 +16,8 @@ typedef enum ranks_kind { RANKS_THREADS, RANKS_PROCESSES } ranks_kind;
 typedef void (*ranks_body)(hp_world *world, void *argument);
 
 /* Fails the calling cmocka test when a rank fails. The world is created and destroyed around body.
- * With processes, `argument` is each rank's own copy. */
+ * With processes, `argument` is each rank's own copy; with HP_TEST_THREADS_ONLY in the environment
+ * they are left out. */
 void ranks_run(int n, ranks_kind kind, ranks_body body, void *argument);
 /* As threads of which each `per_node` share memory; messages go between them: see hpi_hub_split. */
 void ranks_run_nodes(int n, int per_node, ranks_body body, void *argument);
