@@ -13,6 +13,7 @@
 # the first two alone. compile: what short needs, built and not run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=/usr/bin:$PATH
 build=$1
 form=${2:-all}
 not_under_address='^$'
@@ -27,7 +28,7 @@ fi
 build() {
     local targets
     tools/build.sh "$1" "-DHP_SANITIZE=$2" -- objects
-    mapfile -t targets < <(/usr/bin/ctest --test-dir "$1" -N -L quick -E "$3" |
+    mapfile -t targets < <(ctest --test-dir "$1" -N -L quick -E "$3" |
         sed -nE 's/^ *Test +#[0-9]+: //p' | sed -E 's/^cli\..*/cli/; s/\./_test_/' | sort -u)
     tools/build.sh "$1" -- "${targets[@]}"
 }
