@@ -18,6 +18,7 @@ from datetime import timedelta
 from hyper_parallel._c import NULL, check, ffi, lib, new
 
 _lock = threading.RLock()
+_leaving = threading.Lock()  # held by the one that shuts down
 _world = None
 _is_forked = False
 _closers = []
@@ -220,30 +221,46 @@ def group_of(ranks=None):
 
 def before_shutdown(function):
     """Call function() before groups and world are destroyed, the last one given first: for what
-    holds a stream, memory or an engine. Once; a next world needs it again."""
+    holds a stream, memory or an engine. Once, however often it is given; a next world needs it
+    again."""
     with _lock:
-        _closers.append(function)
+        if function not in _closers:
+            _closers.append(function)
 
 
 def shutdown():
     """Leave the job: everything that was built on the world, its groups, itself. Waits for nobody:
     ranks that still wait for this one get an error saying that it left. A next call of world()
     joins anew. Runs by itself when the interpreter ends. What a function of before_shutdown raises
-    is raised when all is closed."""
-    global _world
-    failure = None
-    with _lock:
-        if _world is None:
-            return
-        while _closers:
-            try:
-                _closers.pop()()
-            except Exception as error:
-                failure = failure or error
-        here, _world = _world, None
-        here._close()
+    is raised when all is closed. Beside another shutdown that goes on it does nothing."""
+    if not _leaving.acquire(blocking=False):
+        return
+    try:
+        failure = _leave()
+    finally:
+        _leaving.release()
     if failure is not None:
         raise failure
+
+
+def _leave():
+    """Returns the first failure. Closers run without the lock: they wait for threads, which may
+    run a function of the program's that asks for the world."""
+    global _world
+    failure = None
+    while True:
+        with _lock:
+            if _world is None:
+                return failure
+            if not _closers:
+                here, _world = _world, None
+                here._close()
+                return failure
+            function = _closers.pop()
+        try:
+            function()
+        except Exception as error:
+            failure = failure or error
 
 
 def _at_exit():
@@ -252,8 +269,8 @@ def _at_exit():
 
 
 def _after_fork():
-    global _world, _is_forked, _lock
-    _lock = threading.RLock()
+    global _world, _is_forked, _lock, _leaving
+    _lock, _leaving = threading.RLock(), threading.Lock()
     _is_forked = _is_forked or _world is not None
     _world = None
     _closers.clear()

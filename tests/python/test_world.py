@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from importlib.util import find_spec
 
@@ -51,8 +52,16 @@ def test_groups():
 
 def again():
     closed = []
+
+    def ask():  # as a function of a future does, in a thread that is waited for
+        thread = threading.Thread(target=lambda: closed.append(worlds.world().rank), daemon=True)
+        thread.start()
+        thread.join(5)
+
     for _ in range(2):
         here = worlds.world()
+        for _ in range(2):
+            worlds.before_shutdown(ask)  # once
         worlds.before_shutdown(lambda: closed.append("first"))
         worlds.before_shutdown(lambda: closed.append("second"))
         group = here.group.duplicate()
@@ -70,7 +79,7 @@ def again():
 
 
 def test_shutdown_and_again():
-    assert ranks.values_of(2, again) == [["second", "first"] * 2] * 2
+    assert ranks.values_of(2, again) == [["second", "first", rank] * 2 for rank in (0, 1)]
 
 
 def forked():
