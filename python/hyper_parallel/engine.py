@@ -21,11 +21,17 @@ def _close():
     lib.hp_matmul_close(engine)
 
 
+def _n_threads():
+    """What OMP_NUM_THREADS says, of the outermost level if it lists several; else 1."""
+    outermost = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return max(1, int(outermost)) if outermost.isdecimal() else 1
+
+
 def _opened():
     global _engine
     if _engine is None:
         out = ffi.new("hp_matmul **")
-        check(lib.hp_matmul_open(NULL, int(os.environ.get("OMP_NUM_THREADS", "1")), out))
+        check(lib.hp_matmul_open(NULL, _n_threads(), out))
         worlds.before_shutdown(_close)
         _engine = out[0]
     return _engine

@@ -427,6 +427,13 @@ def test_gather_then_averaging_scatter_is_the_input():
 # ---- fused ------------------------------------------------------------------------------------
 
 
+def test_threads_of_products(monkeypatch):
+    from hyper_parallel import engine
+    for text, n in ("3", 3), ("4,2", 4), ("", 1), ("0", 1), ("many", 1):
+        monkeypatch.setenv("OMP_NUM_THREADS", text)
+        assert engine._n_threads() == n
+
+
 def fused(name):
     dtype, world = getattr(torch, name), worlds.world()
     group = None if world.size == 2 else worlds.group_of([[0, 2], [3, 1]][world.rank % 2])
