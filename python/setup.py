@@ -10,7 +10,7 @@ in that build folder of this tree, so that nothing is compiled twice. The packag
     hyper_parallel/bin/hprun
 
 An editable install (pip install -e) puts the same beside the sources, where git ignores them. The
-wheel is for this platform and any Python 3: nothing is compiled against Python.
+wheel is for this platform and Python 3.10 or later: nothing is compiled against Python.
 """
 
 import os
