@@ -6,7 +6,8 @@ usage: torchrun --nproc-per-node 2 programs_of_torch.py BACKEND... FOLDER
 For each backend, one after the other in the same processes: DistributedDataParallel ("Getting
 Started with DDP"), FSDP2 ("Getting Started with Fully Sharded Data Parallel") and DTensor tensor
 parallelism with sequence parallelism ("Large Scale Transformer model training with Tensor
-Parallel"). Nothing but the name depends on the backend. Rank r writes FOLDER/losses.r, a JSON
+Parallel"). Nothing but the name depends on the backend, but for fsdp2_allocated: FSDP2 with its
+buffers in memory of backend hyper, where that is the backend. Rank r writes FOLDER/losses.r, a JSON
 object {backend: {program: [loss of each step]}}.
 """
 
@@ -77,14 +78,19 @@ def ddp(rank):
     return train(model, rank)
 
 
-def fsdp2(rank):
+def fsdp2(rank, allocates=False):
     model = ToyModel()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
-    model.set_allocate_memory_from_process_group_for_comm(dist.get_backend() == "hyper")
+    if allocates:
+        model.set_allocate_memory_from_process_group_for_comm(True)
     return train(model, rank)
+
+
+def fsdp2_allocated(rank):
+    return fsdp2(rank, allocates=dist.get_backend() == "hyper")
 
 
 def tensor_parallel(rank):
@@ -104,13 +110,16 @@ def tensor_parallel(rank):
     return train(model, rank, is_seen_alike=True)
 
 
+PROGRAMS = ddp, fsdp2, fsdp2_allocated, tensor_parallel
+
+
 def main():
     *backends, folder = sys.argv[1:]
     rank = int(os.environ["RANK"])
     losses = {}
     for backend in backends:
         dist.init_process_group(backend)
-        losses[backend] = {f.__name__: f(rank) for f in (ddp, fsdp2, tensor_parallel)}
+        losses[backend] = {f.__name__: f(rank) for f in PROGRAMS}
         dist.destroy_process_group()
     with open(os.path.join(folder, f"losses.{rank}"), "w") as out:
         json.dump(losses, out)

@@ -30,7 +30,7 @@ def test_programs_of_the_tutorials(tmp_path):
     assert results.status == 0, results.output
     losses = [json.loads((tmp_path / f"losses.{rank}").read_text()) for rank in range(2)]
     assert losses[0] == losses[1]
-    for program in "ddp", "fsdp2", "tensor_parallel":
+    for program in "ddp", "fsdp2", "fsdp2_allocated", "tensor_parallel":
         gloo, hyper = losses[0]["gloo"][program], losses[0]["hyper"][program]
         assert hyper == pytest.approx(gloo, rel=1e-6), program
         assert hyper[-1] < 0.8 * hyper[0], program
