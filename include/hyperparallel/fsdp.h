@@ -101,12 +101,17 @@ typedef struct hp_fsdp_config {
     /* Of HP_EXECUTOR_VIRTUAL, which a mesh of hp_mesh_create_virtual needs, and which needs one: no
      * rank is spoken to, no memory of parameters is taken, hp_param_data is NULL. */
     const hp_cost_model *costs;
+    /* 1: between any two passes the caller may write hp_shard.values, each rank its own, and tells
+     * nobody (another library's optimizer, which he cannot watch). Every hp_fsdp_end then returns
+     * when no peer reads them any more (HP_MAPPED: ranks meet in each), and every hp_fsdp_begin
+     * takes them as they are. What was accumulated stays. Alike on all ranks. */
+    int caller_writes;
 } hp_fsdp_config;
 enum { HP_OWN_DTYPE = -1 };
 #define HP_FSDP_CONFIG_INIT                                                                        \
     {                                                                                              \
         sizeof(hp_fsdp_config), HP_PER_PARAM, 1, 1, HP_OVERLAP, HP_EXECUTOR_THREAD, 0, 0, 0, 0,    \
-            -1, -1, -1, HP_MISSING_ZERO, 0, -1, 0                                                  \
+            -1, -1, -1, HP_MISSING_ZERO, 0, -1, 0, 0                                               \
     }
 
 enum { HP_MAX_DIMS = 8, HP_REPLICATED = -1 };
@@ -271,7 +276,7 @@ typedef struct hp_shard {
     int64_t begin, end;  /* rows along shard_dim (the flat scalar counts as one row), elements */
     uint64_t n_elements; /* of this shard */
     hp_dtype dtype;
-    const void *values; /* may be written between hp_fsdp_update_begin and end */
+    const void *values; /* may be written between hp_fsdp_update_begin and end; caller_writes */
     const void *grad;
 } hp_shard;
 HP_MUST_CHECK hp_status hp_param_shard(const hp_unit *unit, int param, hp_shard *out_shard);

@@ -142,17 +142,18 @@ static hp_status agree_on_units(hp_fsdp *fsdp) {
             "expected the same number of units on ranks 0 and %d; this rank has %u", odd,
             fsdp->n_units);
     const hp_fsdp_config *c = &fsdp->config;
-    const int64_t settings[] = {c->mode,         c->prefetch,       c->schedule,  c->param_dtype,
-                                c->reduce_dtype, c->replicate_wire, fsdp->n_units};
+    const int64_t settings[] = {
+        c->mode,         c->prefetch,       c->schedule,        c->param_dtype,
+        c->reduce_dtype, c->replicate_wire, !!c->caller_writes, fsdp->n_units};
     HP_TRY(hpi_find_odd_rank(fsdp, XXH3_64bits(settings, sizeof settings), &odd));
     if (odd >= 0)
         return HPI_FAIL_RANK(HP_ERR_MISMATCH, odd,
                              "expected the same mode, prefetch, schedule, param_dtype, "
-                             "reduce_dtype and replicate_wire on ranks 0 and %d; this rank has %s, "
-                             "%d, %s, %s, %s, %s",
+                             "reduce_dtype, replicate_wire and caller_writes on ranks 0 and %d; "
+                             "this rank has %s, %d, %s, %s, %s, %s, %d",
                              odd, hp_mode_name(c->mode), c->prefetch, hp_schedule_name(c->schedule),
                              policy_name(c->param_dtype), policy_name(c->reduce_dtype),
-                             policy_name(c->replicate_wire));
+                             policy_name(c->replicate_wire), !!c->caller_writes);
     for (uint32_t i = 0; i < fsdp->n_units; i++) {
         HP_TRY(hpi_find_odd_rank(fsdp, unit_fingerprint(fsdp->units[i]), &odd));
         if (odd >= 0)

@@ -149,6 +149,10 @@ static inline bool hpi_param_is_owned(const hpi_param *p) {
 enum { HPI_APPLY_UPDATE = 0, HPI_APPLY_SCALE = 1 };
 hp_status hpi_fsdp_apply(hp_fsdp *fsdp, int what, hpi_apply apply, void *context);
 hp_status hpi_param_refresh_cast(const hp_unit *unit, const hpi_param *param);
+/* update.c: for a caller who writes shards untold. After a pass: until no peer reads them any more.
+ * Before one: what they are now is what the pass has. */
+hp_status hpi_fsdp_open_shards(hp_fsdp *fsdp);
+hp_status hpi_fsdp_take_writes(hp_fsdp *fsdp);
 /* config.c: what hp_fsdp_create is given. */
 hp_status hpi_config_check(const hp_mesh *mesh, const hp_fsdp_config *config);
 /* In place of HP_AUTO: by the number of parameters that are gathered, and of their bytes. */

@@ -268,7 +268,7 @@ static void memory_is_taken_once(void **state) {
 
 typedef struct own_update {
     tiny_config config;
-    int is_own;
+    int is_own;          /* 1: told, 2: untold */
     uint64_t weights[3]; /* after each step, on rank 0 */
 } own_update;
 
@@ -307,7 +307,9 @@ static void own_update_body(hp_world *world, void *argument) {
             RANK_OK(tiny_evaluate(t, step, &loss));
         if (step == 1)
             RANK_OK(tiny_step(t, step, &loss));
-        if (u->is_own) {
+        if (u->is_own == 2) {
+            write_shards(fsdp, 0.1);
+        } else if (u->is_own) {
             RANK_OK(hp_fsdp_update_begin(fsdp));
             write_shards(fsdp, 0.1);
             RANK_OK(hp_fsdp_update_end(fsdp));
@@ -326,8 +328,8 @@ static void own_update_body(hp_world *world, void *argument) {
 static void a_callers_update_is_an_update(void **state) {
     (void)state;
     for (int v = 0; v < 8; v++) {
-        own_update u[2];
-        for (int k = 0; k < 2; k++) {
+        own_update u[3];
+        for (int k = 0; k < 3; k++) {
             u[k] = (own_update){.config = TINY_CONFIG_INIT, .is_own = k};
             tiny_config *c = &u[k].config;
             c->n_shards = 2;
@@ -335,10 +337,13 @@ static void a_callers_update_is_an_update(void **state) {
             c->optimizer = "sgd";
             c->is_mixed = 1;
             c->fsdp.mode = (hp_mode)(v / 2);
+            c->fsdp.caller_writes = k == 2;
+            c->n_passes = 1 + v / 4; /* whose sums of gradients no write drops */
             c->fsdp.param_dtype = v % 2 ? HP_BF16 : HP_OWN_DTYPE;
             ranks_run(c->n_replicas * 2, RANKS_THREADS, own_update_body, &u[k]);
         }
         assert_memory_equal(u[0].weights, u[1].weights, sizeof u[0].weights);
+        assert_memory_equal(u[0].weights, u[2].weights, sizeof u[0].weights);
         assert_int_not_equal(u[0].weights[0], u[0].weights[2]);
     }
 }

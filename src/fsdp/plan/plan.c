@@ -186,6 +186,10 @@ hp_status hpi_plan_begin_update(hpi_plan *plan, hpi_burst *out_burst) {
     return hpi_burst_finish(plan, out_burst);
 }
 
+void hpi_plan_note_writes(hpi_plan *plan) {
+    hpi_mapped_end_update(plan);
+}
+
 hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst) {
     hpi_burst_start(plan);
     if (kind == HPI_OP_UPDATE)

@@ -168,6 +168,8 @@ hp_status hpi_plan_apply(hpi_plan *plan, uint16_t kind, hpi_burst *out_burst);
 /* What stands before the first UPDATE of those, for weights that are written before they are named.
  */
 hp_status hpi_plan_begin_update(hpi_plan *plan, hpi_burst *out_burst);
+/* Weights may have been written that no UPDATE names; gradients that were accumulated stay. */
+void hpi_plan_note_writes(hpi_plan *plan);
 
 /* The pass was replayed, with n_ops operations: what hpi_plan_end would have left behind. Gradients
  * that were accumulated are used up, and numbers go on from there. */

@@ -125,6 +125,7 @@ hp_status hp_fsdp_begin(hp_fsdp *fsdp, hp_pass pass) {
                         "expected HP_SYNC, HP_EVALUATE, HP_NO_SYNC or HP_DEFER_REPLICATE, given %d",
                         (int)pass);
     HP_TRY(take_partials(fsdp, pass));
+    HP_TRY(hpi_fsdp_take_writes(fsdp));
     HP_TRY(begin_replay(fsdp, pass));
     HP_TRY(hp_executor_begin_step(fsdp->executor));
     hpi_plan_begin(fsdp->plan, pass);
@@ -180,9 +181,10 @@ hp_status hp_fsdp_end(hp_fsdp *fsdp) {
                         "expected every queue of the plan to be empty at the end of a pass");
     trace_pass(fsdp);
     fsdp->in_pass = false;
-    hpi_fsdp_done(fsdp);
     if (fsdp->pass == HP_SYNC && hpi_replay_is_active(fsdp->replay))
         hpi_plan_replayed(fsdp->plan, hpi_replay_n_ops(fsdp->replay));
+    HP_TRY(hpi_fsdp_open_shards(fsdp));
+    hpi_fsdp_done(fsdp);
     for (uint32_t i = 0; i < fsdp->n_units; i++)
         end_unit(fsdp->units[i]);
     fsdp->stats.n_steps += fsdp->pass == HP_SYNC;

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * update.c - an update that the caller makes himself, by writing the shards.
+ * update.c - updates that the caller makes himself, by writing the shards.
  *
- * Its begin waits as the library's own optimizers do before they write. Its end is an update that
- * writes nothing but the cast copies, so that the plan, a verification and a reset count it as any
- * other. In between weights may be half new, and the fsdp takes no other call.
+ * Between hp_fsdp_update_begin and end: begin waits as the library's own optimizers do before they
+ * write, and end is an update that writes nothing but the cast copies, so that the plan, a
+ * verification and a reset count it as any other. In between weights may be half new, and the fsdp
+ * takes no other call.
+ * Or between any two passes, untold (hp_fsdp_config.caller_writes): each pass then ends with such a
+ * wait and begins with fresh casts. Whether there was an update nobody knows, so none is counted
+ * and no sum of gradients is dropped.
  */
 #include "../together/between.h"
 
@@ -22,6 +26,20 @@ static hp_status refresh_unit(void *context, hp_unit *unit) {
     for (int j = 0; j < unit->n_params; j++)
         if (hpi_param_is_owned(&unit->params[j]) && unit->params[j].layout.n_elements)
             HP_TRY(hpi_param_refresh_cast(unit, &unit->params[j]));
+    return HP_OK;
+}
+
+hp_status hpi_fsdp_open_shards(hp_fsdp *fsdp) {
+    return fsdp->config.caller_writes ? hpi_fsdp_run_hook(fsdp, HPI_HOOK_UPDATE_BEGIN, UINT32_MAX)
+                                      : HP_OK;
+}
+
+hp_status hpi_fsdp_take_writes(hp_fsdp *fsdp) {
+    if (!fsdp->config.caller_writes)
+        return HP_OK;
+    for (uint32_t i = 0; i < fsdp->n_units && !hpi_fsdp_is_virtual(fsdp); i++)
+        HP_TRY(refresh_unit(NULL, fsdp->units[i]));
+    hpi_plan_note_writes(fsdp->plan);
     return HP_OK;
 }
 
