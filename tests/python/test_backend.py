@@ -361,6 +361,33 @@ def handles():
     equal(got, of((rank - 1) % n, (3,)))
 
 
+def futures():
+    """Functions of futures call the group again, as PowerSGD's do, in one order on all ranks."""
+    rank, n = begin()
+
+    def twice(done):
+        data = done.value()[0][:3].clone()
+        dist.all_reduce(data)
+        return dist.all_reduce(data, async_op=True).get_future().wait()[0]
+
+    works = []
+    for k in range(4):
+        work = dist.all_reduce(torch.full((30000,), float(k)), async_op=True)
+        works.append(work.get_future().then(twice).then(lambda done: done.value() + 1))
+    for k, work in enumerate(works):
+        assert work.wait().tolist() == [k * n ** 3 + 1.0] * 3
+    group, data = dist.new_group(), torch.ones(1)
+    work = None
+    if rank == 0:
+        work = dist.all_reduce(data, group=group, async_op=True)
+        with raises(RuntimeError, "within 0.01 s"):
+            work.wait(timedelta(milliseconds=10))
+        assert work.exception() is None
+    dist.barrier()
+    work = work or dist.all_reduce(data, group=group, async_op=True)
+    assert work.wait() and work.is_success() and data.item() == n
+
+
 def groups():
     rank, n = begin()
     pairs = [dist.new_group([a, b]) for a, b in ((0, 1), (1, 2), (2, 0))]
@@ -468,6 +495,10 @@ def test_ranges_in_the_profiler():
 
 def test_handles():
     together(2, handles)
+
+
+def test_futures():
+    together(2, futures)
 
 
 def test_groups():

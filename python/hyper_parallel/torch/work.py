@@ -86,6 +86,7 @@ class Pending(Done):
         except HyperParallelError as failure:
             self._error = failure
             raise
+        self._error = None  # an earlier wait may have been too short
         return True
 
     def is_completed(self):
@@ -93,13 +94,13 @@ class Pending(Done):
             if not self._lane.is_past(self._mark):
                 return False
             self._finish()
+            self._error = None
         except HyperParallelError as failure:
             self._error = failure
         return True
 
     def exception(self):
-        self.is_completed()
-        return self._error
+        return self._error if self.is_completed() else None
 
     def get_future(self):
         future = torch.futures.Future()
@@ -155,29 +156,50 @@ class All(Done):
 def _tell(handle, status):
     """In the thread of a stream: what Lane.notify was given, with the failure or None."""
     lane, function = ffi.from_handle(handle)
-    lane.told.discard(handle)
-    function(error() if status < 0 else None)
+    lane.teller = threading.get_ident()
+    try:
+        function(error() if status < 0 else None)
+    finally:
+        lane.teller = None
+        lane.told.discard(handle)
 
 
 class Lane:
-    """An hp_stream and what its calls use. Threads: one at a time."""
+    """An hp_stream and what its calls use. Threads: any.
+
+    What is put on it in a function of notify, which runs in the stream's thread, runs at once: it
+    comes before what is on the stream already, as it does on ranks where the function was told too
+    late to run there."""
 
     def __init__(self, name):
         out = ffi.new("hp_stream **")
         config = new("hp_stream_config", name=ffi.new("char[]", name.encode()))
         check(lib.hp_stream_create(config, out))
         self._stream = out[0]
+        self._lock = threading.Lock()
         self._kept = deque()  # (mark of a call, what it uses)
-        self.told = set()  # handles that _tell has still to come to
+        self.told = set()  # handles that _tell has not done with
+        self.teller = None  # the thread of _tell, while it is in a function
 
     def put(self, call, used):
         """Put an hp_coll_call on it; returns its mark. used: what lives until it has run."""
-        self.is_idle()
+        if self._is_here():
+            check(lib.hp_coll_run(call))
+            return ffi.new("hp_mark *", {"stream": self._stream})
         call.stream = self._stream
-        check(lib.hp_coll_run(call))
-        mark = self.last()
-        self._kept.append((mark, used))
+        with self._lock:
+            self._let_go()
+            mark = self.last()
+            mark.number += 1
+            self._kept.append((mark, used))  # before it runs: Ctrl-C may come in between
+            if lib.hp_coll_run(call) < 0:
+                self._kept.pop()
+                raise error()
         return mark
+
+    def _is_here(self):
+        """Is the caller a function of notify?"""
+        return self.teller == threading.get_ident()
 
     def last(self):
         """The mark behind everything on it."""
@@ -191,11 +213,19 @@ class Lane:
 
     def is_idle(self):
         """Has everything on it run? Lets go of what the calls that have run used."""
+        with self._lock:
+            self._let_go()
+            return not self._kept
+
+    def _let_go(self):
         while self._kept and lib.hp_mark_query(self._kept[0][0][0]) != IN_PROGRESS:
             self._kept.popleft()
-        return not self._kept
 
     def wait(self, mark, seconds=0):
+        if self._is_here() and not self.is_past(mark):
+            raise HyperParallelError("expected a future's function to wait for none of the calls "
+                                     "that its group was given before it ran: they come after it",
+                                     "HP_ERR_STATE", -1)
         if not seconds:
             check(lib.hp_mark_synchronize(mark[0]))
             return
@@ -212,16 +242,20 @@ class Lane:
         """function(None, or the failure), once, when all on it now has run: in the stream's thread,
         or here when the stream has failed."""
         handle = ffi.new_handle((self, function))
-        self.told.add(handle)
-        if lib.hp_stream_notify(self._stream, _tell, handle) < 0:
-            self.told.discard(handle)
-            function(error())
+        with self._lock:
+            self.told.add(handle)
+            failure = None
+            if lib.hp_stream_notify(self._stream, _tell, handle) < 0:
+                failure = error()
+                self.told.discard(handle)
+        if failure:
+            function(failure)
 
     def drain(self):
-        """Wait for everything on it."""
-        if self._kept:
-            check(lib.hp_mark_synchronize(self._kept[-1][0][0]))
-            self._kept.clear()
+        """Wait for everything on it, functions of notify too; in one of these for nothing."""
+        if (self._kept or self.told) and not self._is_here():
+            check(lib.hp_stream_synchronize(self._stream))
+            self.is_idle()
 
     def close(self):
         """Waits for what is on it; failures were told to who waited."""
