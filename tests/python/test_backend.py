@@ -17,6 +17,9 @@ if not torch.distributed.is_available():
 import torch.distributed as dist  # noqa: E402
 from ranks import together  # noqa: E402
 
+from hyper_parallel import world as worlds  # noqa: E402
+from hyper_parallel.torch.work import Pending  # noqa: E402
+
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
           torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64,
           torch.float8_e4m3fn, torch.float8_e5m2]
@@ -195,6 +198,9 @@ def uneven():
         dist.all_gather_single(torch.empty(5), torch.empty(4))
     with raises(ValueError, f"a tensor for each of {n} ranks, given 1"):
         dist.all_gather([torch.empty(4)], torch.empty(4))
+    for outs, ins in (got[:1], sent), (got, sent[:1]):
+        with raises(ValueError, f"a tensor for each of {n} ranks, given 1"):
+            dist.all_to_all(outs, ins)
 
 
 def shapes():
@@ -233,6 +239,10 @@ def shapes():
     out = torch.empty(4 * n, dtype=data.dtype)
     dist.group.WORLD.all_gather_single(out, data).wait()
     assert out.equal(torch.cat([torch.complex(of(r, (4,)), -of(r, (4,))) for r in range(n)]))
+    out = torch.zeros(n, dtype=data.dtype).conj()
+    dist.group.WORLD.all_to_all_single(out, data[:n], [1] * n, [1] * n).wait()
+    assert out.equal(torch.stack([torch.complex(of(r, (4,)), -of(r, (4,)))[rank]
+                                  for r in range(n)]))
     with raises(ValueError, "expected a dense tensor on the CPU", "sparse"):
         dist.all_reduce(torch.eye(3).to_sparse())
     with raises(ValueError, "expected a dense tensor on the CPU", "meta"):
@@ -387,6 +397,70 @@ def futures():
     work = work or dist.all_reduce(data, group=group, async_op=True)
     assert work.wait() and work.is_success() and data.item() == n
 
+    def broken():
+        raise OSError("no room for it")
+
+    lane = dist.group.WORLD._collectives
+    with raises(OSError, "no room"):
+        Pending(lane, lane.last(), after=broken).get_future().wait()
+
+
+def power_sgd():
+    """Buckets whose functions call the group twice each, DDP's next buckets meanwhile."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+    rank, n = begin()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(48, 48) for _ in range(6)])
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
+    model.register_comm_hook(power.PowerSGDState(None, 2, start_powerSGD_iter=2),
+                             power.powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    x = of(rank, (8, 48)) / 4
+    losses = []
+    for _ in range(6):
+        loss = (model(x) - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    for p in model.parameters():
+        first = p.detach().clone()
+        dist.broadcast(first, 0)
+        equal(p.detach(), first)
+
+
+def closed():
+    """What is asked of handles when their group is gone."""
+    rank, n = begin()
+    group, data, other, told = dist.new_group(), torch.ones(300), (rank + 1) % n, []
+    done = dist.all_reduce(data, group=group, async_op=True)
+    first = dist.irecv(torch.ones(1), other, group=group).get_future()
+    first = first.then(lambda _: closing(group))
+    dist.barrier()
+    dist.send(torch.ones(1), other, group=group)
+    assert "outside of" in first.wait() and done.wait()
+    lost = dist.irecv(torch.ones(1), other, group=group)
+    future = lost.get_future()
+    future.add_done_callback(lambda _: told.append(worlds.world().rank))
+    dist.barrier()
+    group.shutdown(0)
+    assert told == [rank]
+    assert done.wait() and done.is_success() and done.get_future().wait()[0][0] == n
+    for wait in lost.wait, lost.wait, future.wait, lost.get_future().wait:
+        with raises(RuntimeError, "cancel"):
+            wait()
+    assert lost.is_completed() and not lost.is_success()
+    dist.destroy_process_group(group)
+
+
+def closing(group):
+    try:
+        group.shutdown()
+    except RuntimeError as error:
+        return str(error)
+    return "it was closed"
+
 
 def groups():
     rank, n = begin()
@@ -499,6 +573,14 @@ def test_handles():
 
 def test_futures():
     together(2, futures)
+
+
+def test_power_sgd():
+    together(2, power_sgd)
+
+
+def test_handles_of_a_group_that_is_gone():
+    together(2, closed)
 
 
 def test_groups():

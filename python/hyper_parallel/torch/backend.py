@@ -157,10 +157,14 @@ class HyperProcessGroup(dist.ProcessGroup):
 
     def shutdown(self, seconds=1):
         """Give everything back. What is still on its lanes after some seconds is given up, and with
-        it the group, on all members."""
+        it the group, on all members. RuntimeError in a function of a future of its own, which
+        would wait for itself."""
         if self._is_closed:
             return
         lanes = [lane for lane in (self._collectives, *self._messages.values()) if lane]
+        if any(lane.is_here() for lane in lanes):
+            raise RuntimeError("expected the end of a group outside of the functions that its "
+                               "futures call, given in one")
         end = time.monotonic() + seconds
         while not all(lane.is_idle() for lane in lanes):
             if time.monotonic() >= end:
@@ -315,6 +319,8 @@ class HyperProcessGroup(dist.ProcessGroup):
         return self._exchange([tensor], inputs, sent, received, opts, "scatter")
 
     def alltoall(self, outputs, inputs, opts=ALL_TO_ALL):
+        self._check_length(inputs, "all_to_all")
+        self._check_length(outputs, "all_to_all")
         self._check_parts(inputs, outputs[self._group.rank], "all_to_all")
         self._check_parts(outputs, inputs[self._group.rank], "all_to_all")
         return self._exchange(outputs, inputs, [input.numel() for input in inputs],
@@ -362,11 +368,14 @@ class HyperProcessGroup(dist.ProcessGroup):
                           out_counts=counts[1])
         return self._run(call, opts.asyncOp, (data, whole, counts), outputs, copies)
 
-    def _check_parts(self, parts, own, what):
-        """A list by rank, whose part of this rank is like `own`."""
+    def _check_length(self, parts, what):
         if len(parts) != self._group.size:
             raise ValueError(f"{what}: expected a tensor for each of {self._group.size} ranks, "
                              f"given {len(parts)}")
+
+    def _check_parts(self, parts, own, what):
+        """A list by rank, whose part of this rank is like `own`."""
+        self._check_length(parts, what)
         _check_whole(parts[self._group.rank], own, 1, what)
 
     def barrier(self, opts=BARRIER):
@@ -470,8 +479,7 @@ def _close_all():
 def create_group(store, ranks, timeout):
     """A HyperProcessGroup of these ranks of the world, in this order, with signals of its own."""
     here = world_of_torch()
-    if not _open:
-        before_shutdown(_close_all)
+    before_shutdown(_close_all)
     out = ffi.new("hp_group **")
     check(lib.hp_group_create(here.handle, ffi.new("int[]", ranks), len(ranks), out))
     return HyperProcessGroup(store, Group(here, out[0]), timeout)

@@ -108,7 +108,8 @@ def sources(tensors, what):
 
 def targets(tensors, copies, what):
     """A tensor of a single dimension for what is to be written to all of them, packed."""
-    flat = _flat_view(_plain_all(tensors, what))
+    are_plain = all(a is b for a, b in zip(_plain_all(tensors, what), tensors))
+    flat = _flat_view(tensors) if are_plain else None
     if flat is None:
         sizes = [tensor.numel() for tensor in tensors]
         flat = torch.empty(sum(sizes), dtype=tensors[0].dtype)

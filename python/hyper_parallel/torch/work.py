@@ -16,7 +16,7 @@ from collections import deque
 import torch
 import torch.distributed as dist
 
-from hyper_parallel._c import NULL, HyperParallelError, check, error, ffi, lib, new
+from hyper_parallel._c import HyperParallelError, check, error, ffi, lib, new
 
 IN_PROGRESS = lib.HP_IN_PROGRESS
 _finishing = threading.Lock()
@@ -83,7 +83,7 @@ class Pending(Done):
         try:
             self._lane.wait(self._mark, timeout.total_seconds() if timeout else 0)
             self._finish()
-        except HyperParallelError as failure:
+        except Exception as failure:
             self._error = failure
             raise
         self._error = None  # an earlier wait may have been too short
@@ -95,7 +95,7 @@ class Pending(Done):
                 return False
             self._finish()
             self._error = None
-        except HyperParallelError as failure:
+        except Exception as failure:
             self._error = failure
         return True
 
@@ -106,12 +106,10 @@ class Pending(Done):
         future = torch.futures.Future()
 
         def tell(failure):
-            try:
-                if failure:
-                    raise failure
-                self._finish()
-            except HyperParallelError as error:
-                future.set_exception(error)
+            if self.is_completed():  # what fails behind it is not its own
+                failure = self._error
+            if failure:
+                future.set_exception(failure)
             else:
                 future.set_result(list(self._tensors))
 
@@ -175,7 +173,9 @@ class Lane:
         out = ffi.new("hp_stream **")
         config = new("hp_stream_config", name=ffi.new("char[]", name.encode()))
         check(lib.hp_stream_create(config, out))
-        self._stream = out[0]
+        # Destroyed when neither the group nor any handle has the lane: a handle may ask for its
+        # mark when the group is gone.
+        self._stream = ffi.gc(out[0], lib.hp_stream_destroy)
         self._lock = threading.Lock()
         self._kept = deque()  # (mark of a call, what it uses)
         self.told = set()  # handles that _tell has not done with
@@ -183,7 +183,7 @@ class Lane:
 
     def put(self, call, used):
         """Put an hp_coll_call on it; returns its mark. used: what lives until it has run."""
-        if self._is_here():
+        if self.is_here():
             check(lib.hp_coll_run(call))
             return ffi.new("hp_mark *", {"stream": self._stream})
         call.stream = self._stream
@@ -197,7 +197,7 @@ class Lane:
                 raise error()
         return mark
 
-    def _is_here(self):
+    def is_here(self):
         """Is the caller a function of notify?"""
         return self.teller == threading.get_ident()
 
@@ -222,7 +222,7 @@ class Lane:
             self._kept.popleft()
 
     def wait(self, mark, seconds=0):
-        if self._is_here() and not self.is_past(mark):
+        if self.is_here() and not self.is_past(mark):
             raise HyperParallelError("expected a future's function to wait for none of the calls "
                                      "that its group was given before it ran: they come after it",
                                      "HP_ERR_STATE", -1)
@@ -253,12 +253,13 @@ class Lane:
 
     def drain(self):
         """Wait for everything on it, functions of notify too; in one of these for nothing."""
-        if (self._kept or self.told) and not self._is_here():
+        if (self._kept or self.told) and not self.is_here():
             check(lib.hp_stream_synchronize(self._stream))
             self.is_idle()
 
     def close(self):
-        """Waits for what is on it; failures were told to who waited."""
-        stream, self._stream = self._stream, NULL
-        lib.hp_stream_destroy(stream)
-        self._kept.clear()
+        """Waits for what is on it, functions of notify too; failures were told to who waited."""
+        status = lib.hp_stream_synchronize(self._stream)
+        while self.told and status != lib.HP_ERR_FORKED:  # of a failure, which they hear of now
+            time.sleep(1e-4)
+        self.is_idle()
