@@ -161,7 +161,8 @@ typedef struct hp_unit_config {
 HP_MUST_CHECK hp_status hp_fsdp_create(hp_mesh *mesh, const hp_fsdp_config *config,
                                        hp_fsdp **out_fsdp);
 /* Local: waits for nobody, so a rank that failed can leave. After a failure, or inside a pass, its
- * symmetric memory is given back with the world. Takes NULL. */
+ * symmetric memory is given back with the world. In a child made by fork it does nothing. Takes
+ * NULL. */
 void hp_fsdp_destroy(hp_fsdp *fsdp);
 
 /* Declare a unit, before commit, in the order of the forward. Copies names and shapes, not values.

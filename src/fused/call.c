@@ -154,7 +154,7 @@ static hp_status check(const hp_fused_args *a, hpi_fused_what what, hpi_fused_ru
 
 static hp_status run_entered(hpi_fused_run *run) {
     HP_TRY(hpi_fused_state_get(run->group, &run->state));
-    run->seq = ++run->state->seq;
+    run->seq = run->group->n_fused = ++run->state->seq;
     const uint64_t bytes =
         (uint64_t)run->m * run->element *
         (uint64_t)(run->what == HPI_MATMUL_SCATTER ? run->args->n : run->args->k);

@@ -30,8 +30,11 @@ void hpi_fused_post(hpi_fused_run *run, _Atomic uint64_t *own, uint64_t value) {
 hp_status hpi_fused_wait(hpi_fused_run *run, const _Atomic uint64_t *word, int i, uint64_t value) {
     if (hpi_fused_is_there(word, value))
         return HP_OK;
-    const hpi_reason reason = {
-        .operation = run->name, .group = run->group, .rank = i, .seq = run->seq};
+    const hpi_reason reason = {.operation = run->name,
+                               .group = run->group,
+                               .rank = i,
+                               .seq = run->seq,
+                               .line = 1 + HPI_LINE_FUSED};
     return hpi_world_wait(run->world, word, HP_GE, value, &reason);
 }
 

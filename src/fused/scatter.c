@@ -144,13 +144,20 @@ static bool is_mine(const adder *a, const tile *t) {
     return t->row < a->end && t->end > a->begin;
 }
 
+/* In slot 0, which is warm: the numbers between are left out. */
+static uint64_t next_call_begins(uint64_t n_tiles) {
+    return hpi_align_up(n_tiles, HPI_TILE_SLOTS);
+}
+
 /* Who makes tiles may overwrite those before the next one that this rank adds. */
 static void adder_advance(hpi_fused_run *run, adder *a) {
     do
         a->has_next = next_tile(&a->tiles, &a->next);
     while (a->has_next && !is_mine(a, &a->next));
-    const uint64_t number = (uint64_t)(a->has_next ? a->next.number : a->tiles.number);
-    hpi_fused_post(run, &run->state->shared[run->rank]->added.value, run->state->n_tiles + number);
+    const uint64_t before = run->state->n_tiles;
+    const uint64_t added = a->has_next ? before + (uint64_t)a->next.number
+                                       : next_call_begins(before + (uint64_t)a->tiles.number);
+    hpi_fused_post(run, &run->state->shared[run->rank]->added.value, added);
 }
 
 static adder adder_begin(hpi_fused_run *run) {
@@ -275,7 +282,7 @@ hp_status hpi_fused_run_scatter(hpi_fused_run *run) {
     tile t;
     if (run->n == 1)
         return multiply_alone(run);
-    s->n_tiles = hpi_align_up(s->n_tiles, HPI_TILE_SLOTS); /* slots that are warm are used again */
+    s->n_tiles = next_call_begins(s->n_tiles);
     HP_TRY(hpi_fused_reserve(&s->sums, 2 * (uint64_t)all.columns * sizeof(float)));
     HP_TRY(hpi_fused_say(run));
     adder a = adder_begin(run);

@@ -72,6 +72,7 @@ struct hp_group {
     uint32_t slot;
     uint64_t base;
     uint64_t n_exchanges;
+    uint64_t n_fused; /* fused products that this rank has come to */
     _Atomic bool is_busy;
     _Atomic(const char *) call; /* the last that entered, a literal */
     _Atomic int failed;         /* HPI_FAILED_NO ... */

@@ -233,8 +233,6 @@ hp_status hpi_group_create_inner(const hp_group *of, const int *world_ranks, int
                                  hp_group **out_inner);
 hp_status hpi_spanning_exchange(hp_group *group, const char *operation, const uint64_t *words,
                                 int n_words, uint64_t *out_words);
-/* May what is awaited of `rank` still come? As hpi_group_look, and the end of any member counts. */
-hp_status hpi_spanning_look(const hp_group *group, int rank, const char *operation);
 void hpi_lists_free(hp_world *world);
 
 /* ---- groups ------------------------------------------------------------------------------- */

@@ -154,23 +154,37 @@ void hpi_remote_cancel(hp_group *group, hpi_transfer *transfer) {
     (void)hpi_error_set(&record);
 }
 
+/* That a rank of this node has left is seen at once; its last messages take another way. */
+#define GRACE_NS UINT64_C(300000000)
+
 typedef struct remote_wait {
     const hp_group *group;
     const char *operation;
     int rank;
+    uint64_t left_ns; /* when that was first seen to have left; 0: not yet */
 } remote_wait;
 
-hp_status hpi_spanning_look(const hp_group *group, int rank, const char *operation) {
-    HP_TRY(hpi_group_look(group, rank, operation)); /* takes in the news */
-    for (int i = 0; i < group->size; i++)
-        if (hpi_liveness_is_dead(group->world, group->world_ranks[i]))
-            return hpi_group_look(group, i, operation);
-    return HP_OK;
+static bool has_just_left(remote_wait *w) {
+    hp_world *world = w->group->world;
+    const int world_rank = w->group->world_ranks[w->rank];
+    hpi_liveness_poll(world);
+    if (!hpi_world_is_local(world, world_rank) || !hpi_liveness_has_left(world, world_rank))
+        return false;
+    const uint64_t now_ns = hpi_now_ns();
+    w->left_ns = w->left_ns ? w->left_ns : now_ns;
+    return now_ns - w->left_ns < GRACE_NS;
 }
 
+/* May what is awaited still come? The end of any member counts. */
 static hp_status look(void *context) {
-    const remote_wait *w = context;
-    return hpi_spanning_look(w->group, w->rank, w->operation);
+    remote_wait *w = context;
+    const hp_group *group = w->group;
+    if (!has_just_left(w))
+        HP_TRY(hpi_group_look(group, w->rank, w->operation)); /* takes in the news */
+    for (int i = 0; i < group->size; i++)
+        if (hpi_liveness_is_dead(group->world, group->world_ranks[i]))
+            return hpi_group_look(group, i, w->operation);
+    return HP_OK;
 }
 
 static int member_of(const hp_group *group, int world_rank) {
@@ -188,7 +202,7 @@ hp_status hpi_remote_wait(hp_group *group, hpi_transfer *transfer, uint64_t seq,
     if (status != HP_IN_PROGRESS)
         return status;
     const int peer = transfer->peer, rank = member_of(group, peer);
-    remote_wait context = {group, operation, rank};
+    remote_wait context = {group, operation, rank, 0};
     const hpi_patience patience = {.operation = operation,
                                    .timeout_ms = hpi_timeout_ms(world, group),
                                    .may_spin = hpi_thread_spins(world),

@@ -86,7 +86,8 @@ enum {
     HPI_LINE_CAST = 6,    /* coll: how far the cells of broadcasts are written, or read */
     HPI_LINE_BARRIER = 7, /* coll: the last barrier that was entered, roomy */
     HPI_N_LINES = 8,
-    HPI_LINE_SAID = HPI_N_LINES /* in a reason: an entry of the ring below */
+    HPI_LINE_SAID = HPI_N_LINES, /* in a reason: an entry of the ring below */
+    HPI_LINE_FUSED               /* in a reason: what a fused product waits for, group->n_fused */
 };
 /* 128 bytes: the value, and words that are published with it. Words are relaxed atomics. */
 typedef struct hpi_line {

@@ -10,6 +10,7 @@
 #include "world/inside.h"
 
 #include <hyperparallel/coll.h>
+#include <hyperparallel/fused.h>
 #include <hyperparallel/stream.h>
 #include <hyperparallel/symm.h>
 #include <pthread.h>
@@ -77,6 +78,42 @@ static void test_S4_alloc_against_collective(void **state) {
     (void)state;
     on_both(2, alloc_body);
     on_both(4, alloc_body);
+}
+
+/* ---- a fused product against a collective -----------------------------------------------------
+ */
+
+static hp_status multiply(hp_group *group, hp_matmul *engine) {
+    static const int64_t rows[4] = {2, 2, 2, 2};
+    const float a[4] = {1, 2, 3, 4}, b[4] = {1, 0, 0, 1};
+    float c[16];
+    hp_fused_args args = HP_FUSED_ARGS_INIT;
+    args.group = group, args.matmul = engine, args.rows = rows;
+    args.n = args.k = args.lda = args.ldb = args.ldc = 2;
+    args.a = a, args.b = b, args.c = c;
+    return hp_all_gather_matmul(&args);
+}
+
+static void fused_body(hp_world *world, void *argument) {
+    hp_group *group = hp_world_group(world);
+    hp_matmul *engine;
+    (void)argument;
+    RANK_OK(hp_matmul_open("plain", 1, &engine));
+    for (int k = 0; k < 2; k++) { /* in turns they do not cross */
+        RANK_OK(reduce_one(group));
+        RANK_OK(multiply(group, engine));
+    }
+    if (hp_world_rank(world) == 1)
+        FAILS_SAYING(multiply(group, engine), HP_ERR_MISMATCH, "all_gather_matmul", "all_reduce");
+    else
+        FAILS_SAYING(reduce_one(group), HP_ERR_MISMATCH, "all_gather_matmul", "all_reduce");
+    hp_matmul_close(engine);
+}
+
+static void test_fused_against_collective(void **state) {
+    (void)state;
+    on_both(2, fused_body);
+    on_both(4, fused_body);
 }
 
 /* The last to come decides: one that has not come yet is no disagreement. */
@@ -426,6 +463,7 @@ static void test_meshes_that_differ(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_S4_alloc_against_collective),
+        cmocka_unit_test(test_fused_against_collective),
         cmocka_unit_test(test_S4_late),
         cmocka_unit_test(test_S4_set_up_calls),
         cmocka_unit_test(test_S4_mail_is_not_crossed),

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conftest.py - the counts of a run, said as cmocka says them: tools/run_tests.sh adds them up."""
+"""conftest.py - the counts of a run, said as cmocka says them: tools/run_tests.sh adds them up.
+
+Tests marked full are for `make python-test` alone; ctest, and so CI, runs the others.
+"""
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "full: a case more of what a quick test covers too")
 
 
 def pytest_terminal_summary(terminalreporter):

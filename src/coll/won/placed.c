@@ -240,15 +240,19 @@ static uint64_t lay_out(placed *p, unsigned char *memory) {
 hp_status hpi_won_run_placed(const hpi_won *w, bool *out_is_done) {
     placed p = {.w = w};
     _Alignas(64) unsigned char few[20 << 10]; /* of four ranks; not zeroed, as what is taken */
-    HP_TRY(hpi_symm_begin(hp_group_world(w->group)));
+    hp_status status = hpi_symm_begin(hp_group_world(w->group));
     const uint64_t bytes = lay_out(&p, NULL);
     unsigned char *memory = bytes <= sizeof few ? few : hpi_alloc_aligned(64, bytes);
-    if (!memory) {
+    if (status == HP_OK && !memory)
+        status = HP_ERR_MEMORY;
+    if (status < 0) {
         hpi_group_fail(w->group); /* the others will wait for this rank */
-        return HP_ERR_MEMORY;
+        if (memory != few)
+            hpi_free(memory);
+        return status;
     }
     lay_out(&p, memory);
-    const hp_status status = run(&p, out_is_done);
+    status = run(&p, out_is_done);
     if (memory != few)
         hpi_free(memory);
     return status;

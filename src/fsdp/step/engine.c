@@ -63,8 +63,8 @@ static void give_up(hp_fsdp *fsdp) {
 }
 
 void hp_fsdp_destroy(hp_fsdp *fsdp) {
-    if (!fsdp)
-        return;
+    if (!fsdp || (fsdp->world && hpi_world_usable(fsdp->world) == HP_ERR_FORKED))
+        return; /* nothing, or the parent's */
     const bool is_drained = !fsdp->in_pass && !fsdp->is_failed;
     if (!is_drained)
         give_up(fsdp);

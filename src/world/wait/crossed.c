@@ -2,11 +2,11 @@
  *
  * crossed.c - ranks that wait for each other in different calls, and so for ever.
  *
- * Two ranks of one group, one in a collective and the other in a set-up call: each waits for what
- * the other posts only after its own call. The note of the awaited rank says where it waits, and
- * our own line, which nobody else writes, says that we have not posted what its call needs; as a
- * group is used by one thread at a time, we shall not. Mail counts as no call here: it needs
- * nobody's turn.
+ * Two ranks of one group, one in a collective, the other in a set-up call or a fused product: each
+ * waits for what the other posts only after its own call. The note of the awaited rank says where
+ * it waits, and our own line, which nobody else writes, says that we have not posted what its call
+ * needs; as a group is used by one thread at a time, we shall not. Mail counts as no call here: it
+ * needs nobody's turn.
  *
  * Two ranks that wait for each other in groups that the other has never created: one of them was
  * given another list. Another thread (a stream's, which waits while its rank goes on, is one of
@@ -19,17 +19,34 @@
 
 #define PATIENCE_NS UINT64_C(500000000)
 
-static bool is_call(uint64_t channel) {
-    return channel == HPI_LINE_SAID || channel == HPI_LINE_ENTER;
+/* The kind of call that waits there; 0: none that is told of here. */
+static int kind_of(uint64_t channel) {
+    switch (channel) {
+    case HPI_LINE_SAID:
+    case HPI_LINE_ENTER:
+        return 1;
+    case HPI_LINE_SETUP:
+        return 2;
+    case HPI_LINE_FUSED:
+        return 3;
+    default:
+        return 0;
+    }
 }
 
 static bool is_crossing(uint64_t a, uint64_t b) {
-    return (is_call(a) && b == HPI_LINE_SETUP) || (a == HPI_LINE_SETUP && is_call(b));
+    return kind_of(a) && kind_of(b) && kind_of(a) != kind_of(b);
 }
 
 static bool has_posted(const hp_group *group, int channel, uint64_t seq) {
-    return channel == HPI_LINE_SAID ? hpi_said_is_there(group, group->rank, seq)
-                                    : hpi_line_reached(group, group->rank, channel, seq);
+    switch (channel) {
+    case HPI_LINE_SAID:
+        return hpi_said_is_there(group, group->rank, seq);
+    case HPI_LINE_FUSED:
+        return group->n_fused >= seq;
+    default:
+        return hpi_line_reached(group, group->rank, channel, seq);
+    }
 }
 
 /* Is the awaited rank in a call on our group that needs us, who are in another one? */
