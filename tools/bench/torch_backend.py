@@ -75,13 +75,12 @@ def in_turns(functions, seconds, least=5):
 
 def calls(n_bytes, n):
     """{name: function(group)} of collectives whose larger operand has n_bytes."""
-    whole, part = torch.ones(n_bytes // 4), torch.ones(n_bytes // 4 // n)
+    whole, part = torch.zeros(n_bytes // 4), torch.zeros(n_bytes // 4 // n)  # sums stay zeros
     return {
-        "all_reduce": lambda g: dist.all_reduce(whole, dist.ReduceOp.MAX, group=g),
+        "all_reduce": lambda g: dist.all_reduce(whole, group=g),
         "all_gather": lambda g: dist.all_gather_single(whole, part, group=g),
         "reduce_scatter": lambda g: dist.reduce_scatter_single(part, whole, group=g),
-        "async all_reduce": lambda g: dist.all_reduce(whole, dist.ReduceOp.MAX, group=g,
-                                                      async_op=True).wait(),
+        "async all_reduce": lambda g: dist.all_reduce(whole, group=g, async_op=True).wait(),
     }
 
 
