@@ -82,11 +82,12 @@ def qwen3_losses():
     return losses
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_qwen3_has_the_losses_of_the_unsharded_model(n):
+@pytest.mark.parametrize("n, mesh", [
+    (2, {}), (4, {"mesh": (2, 2)}), pytest.param(4, {}, marks=pytest.mark.full)])
+def test_qwen3_has_the_losses_of_the_unsharded_model(n, mesh):
     pytest.importorskip("transformers")
-    meshes = [{"mesh": (2, 2), **mode} for mode in MODES[:4]] if n == 4 else []
-    for losses in ranks.together(n, qwen3_sharded, MODES[:4] + meshes, seconds=150)[0]:
+    cases = [{**mesh, **mode} for mode in MODES[:4]]
+    for losses in ranks.together(n, qwen3_sharded, cases, seconds=150)[0]:
         close(losses, qwen3_losses())
 
 
