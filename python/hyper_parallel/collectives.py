@@ -2,12 +2,19 @@
 """collectives.py - groups of ranks by lists, under the name that the original has for it.
 
 Where torch.distributed is initialized a group is torch's ProcessGroup, which every call of this
-package that takes group= takes; else it is a Group of hyper_parallel.world.
+package that takes group= takes; else it is a Group of hyper_parallel.world, which MindSpore's calls
+take too. No framework is imported for it: one that nobody has imported has no group yet.
 """
 
-import torch.distributed as dist
+import sys
 
-from hyper_parallel.torch.groups import world_of_torch
+from hyper_parallel import world as worlds
+
+
+def _torch():
+    """torch.distributed where it is initialized, else None."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist and dist.is_available() and dist.is_initialized() else None
 
 
 def _check_lists(split_ranks, size):
@@ -26,9 +33,14 @@ def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None,
     """Split a group: a list of lists of its ranks (in the parent), one for each new group; returns
     the one that this rank is in, None when it is in none. Collective over the parent.
 
-    parent_pg None: all ranks. timeout, pg_options, group_desc: torch's, where torch has the group.
-    ValueError: a rank out of range or in two lists."""
-    if dist.is_available() and dist.is_initialized():
+    parent_pg None: all ranks; a name, as hyper_parallel.mindspore has them: that module's
+    split_group. timeout, pg_options, group_desc: torch's, where torch has the group. ValueError: a
+    rank out of range or in two lists."""
+    if isinstance(parent_pg, str):
+        from hyper_parallel.mindspore.groups import split_group as by_name
+        return by_name(parent_pg, split_ranks)
+    dist = _torch()
+    if dist:
         parent = parent_pg or dist.group.WORLD
         _check_lists(split_ranks, parent.size())
         world_ranks = dist.get_process_group_ranks(parent)
@@ -40,7 +52,7 @@ def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None,
             if parent.rank() in ranks:
                 mine = group
         return mine
-    parent = parent_pg or world_of_torch().group
+    parent = parent_pg or worlds.world().group
     _check_lists(split_ranks, parent.size)
     for color, ranks in enumerate(split_ranks):
         if parent.rank in ranks:

@@ -5,6 +5,8 @@ batch, on 2 and 4 ranks and as HSDP (2, 2).
 Sample i of a step is the same whatever the mesh; a rank takes its part by its world rank.
 """
 
+import time
+
 import numpy as np
 import pytest
 import ranks
@@ -165,6 +167,7 @@ def accumulation(mesh):
     _, whole = gradients_of(network(), batch(7, samples=8))
     net.set_requires_gradient_sync(False)
     _, none = gradients_of(net, inputs[0])
+    net(*inputs[0])
     net.set_requires_gradient_sync(True)
     _, grads = gradients_of(net, inputs[1])
     assert not any(g.any() for g in none)
@@ -187,6 +190,72 @@ def accumulation(mesh):
 @pytest.mark.parametrize("mesh", [(2,), (2, 2)])
 def test_accumulation(mesh):
     assert all(ranks.together(int(np.prod(mesh)), accumulation, mesh))
+
+
+def accumulation_of_one():
+    """A cell that accumulates while the others reduce keeps its sums, also over what is written."""
+    net = shard(network())
+    _, first = gradients_of(net, batch(0))
+    _, second = gradients_of(net, batch(1))
+    net.blocks[0].set_requires_gradient_sync(False)
+    gradients_of(net, batch(0))
+    net.blocks[0].set_requires_gradient_sync(True)
+    _, grads = gradients_of(net, batch(1))
+    return close(grads, [b + a * ("blocks" in p.name) for p, a, b in
+                         zip(net.trainable_params(), first, second)])
+
+
+def test_accumulation_of_one():
+    assert all(ranks.together(2, accumulation_of_one))
+
+
+# ---- what is written between passes -------------------------------------------------------------
+
+
+def late_reader():
+    """One rank's optimizer writes when another one is in an evaluation still."""
+    here, alone = worlds.world(), network()
+    net = shard(network(), mode="mapped")
+    want = float(net(*batch(1)))
+    _, grads = ms.value_and_grad(net, None, net.trainable_params())(*batch(0, here.rank, here.size))
+    opt = adamw(net.trainable_params())
+    if here.rank == 1:
+        net.blocks[0].norm2.register_forward_pre_hook(lambda cell, args: time.sleep(0.2))
+    evaluated = float(net(*batch(1)))
+    opt(grads)
+    train(alone, adamw, 1)
+    return evaluated == want and abs(float(net(*batch(1))) - float(alone(*batch(1)))) < 1e-5
+
+
+def test_a_write_while_others_read():
+    assert all(ranks.together(2, late_reader))
+
+
+def written(mode):
+    """In place and in their place, after evaluations, with copies in fp16 of what is computed with.
+    Some of it on a rank that has no part of the parameter."""
+    policy = MixedPrecisionPolicy(param_dtype=ms.float16)
+    other = network(Odd)
+    for p in other.get_parameters():
+        p.set_data(p * 1.5)
+    net, x = network(Odd), Tensor(values("x", (1, WIDTH)))
+    for n in (net, other):
+        for cell in (n.twice, n.first, n):
+            fully_shard(cell, mode=mode, mp_policy=policy)
+    before = net(x)
+    for p in net.get_parameters():
+        if p.name in ("few", "scale"):
+            p.set_data(Tensor(values(p.name, p._hyper_parallel.shape) * np.float32(1.5)))
+        else:
+            place = p.data_ptr()
+            p.copy_(p * 1.5)
+            assert p.data_ptr() == place
+    return bool(net(x) == other(x) != before)
+
+
+@pytest.mark.parametrize("mode", ["per-param", "mapped"])
+def test_what_is_written_after_an_evaluation(mode):
+    assert all(ranks.together(2, written, mode))
 
 
 class Stopped(nn.Cell):

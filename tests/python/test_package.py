@@ -13,7 +13,9 @@ import os, sys
 from hyper_parallel import HyperParallelError, world
 from hyper_parallel._c import check, ffi, lib
 assert not {"torch", "mindspore", "numpy"} & set(sys.modules), "only what is asked for is loaded"
+from hyper_parallel import collectives
 here = world.world()
+assert collectives.split_group(split_ranks=[[1, 0]]).ranks == (1, 0)
 word = ffi.new("int64_t *", here.rank + 1)
 check(lib.hp_all_reduce(here.group.handle, word, word, 1, lib.HP_INT64, lib.HP_SUM))
 assert word[0] == 3

@@ -294,7 +294,7 @@ class HSDPCell:
     def zero_grad(self):
         """Drop the gradients that passes without synchronization have added up."""
         for tree in {id(u.tree): u.tree for u in self._units(True) if u.tree}.values():
-            tree.is_written = True  # new weights drop them too
+            tree.drops_sums = True
 
     def set_reduce_comm_interval(self, interval=1):
         """How many units later a reduction is waited for: 1, as the engine does it.

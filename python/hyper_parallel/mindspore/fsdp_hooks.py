@@ -4,10 +4,12 @@
 Four hooks of a cell are the engine's four calls around its compute, a hook of each parameter brings
 its gradient, and hooks on what autograd saves look weights up again. Operators run behind the
 program's back, so every end waits for them first.
-What always holds: a forward that is run again for its backward (recompute) is no use of the unit.
+What always holds: a forward that is run again for its backward (recompute) is no use of the unit;
+no hook keeps its unit, because MindSpore keeps some where Python's collector does not see them.
 """
 
 import sys
+import weakref
 
 from mindspore import Tensor, ops
 from mindspore.graph.api import _pynative_executor
@@ -28,6 +30,12 @@ def _cast(value, dtype):
     return value
 
 
+def _weakly(owner, function):
+    """function(owner), for a hook: whatever it is told, and without keeping the owner."""
+    there = weakref.ref(owner)
+    return lambda *_told: function(there())
+
+
 def install(unit, adopt):
     """Put the hooks on a unit's cells. adopt(cell): makes the tree, at the first forward."""
 
@@ -41,8 +49,10 @@ def install(unit, adopt):
         cell.register_forward_pre_hook(pre_forward, with_kwargs=True)
         cell.register_forward_hook(lambda _cell, _args, output: _post_forward(unit, output),
                                    always_call=True)
-        cell.register_backward_pre_hook(lambda _cell, _grads: _pre_backward(unit))
-        cell.register_backward_hook(lambda _cell, _ins, _outs: _post_backward(unit))
+        cell.register_backward_pre_hook(_weakly(unit, _pre_backward))
+        cell.register_backward_hook(_weakly(unit, _post_backward))
+        for hook in (cell._cell_backward_pre_hook, cell._cell_backward_hook):
+            hook.cell = weakref.proxy(cell)  # MindSpore never frees the hook, nor what it has
         cell.register_saved_tensors_hooks(*_saved_hooks(unit, cell))
 
 
@@ -66,8 +76,17 @@ def watch_params(unit):
     """Gradients of the unit's parameters go to the engine."""
     for param in unit.params:
         if not param.is_frozen:
-            param.tensor.register_hook(
-                lambda gradient, param=param: param.unit.tree.take_gradient(param, gradient))
+            param.tensor.register_hook(_taker(param))
+
+
+def _taker(param):
+    there = weakref.ref(param)
+
+    def take(gradient):
+        param = there()
+        return param.unit.tree.take_gradient(param, gradient)
+
+    return take
 
 
 def _pre_forward(unit, args, kwargs):

@@ -4,8 +4,9 @@
 The tree is made at the first forward of its outermost cell. It holds no schedule: it tells the
 engine what MindSpore does, and gives MindSpore what the engine has. A pass begins with an outermost
 forward and ends with it (evaluation) or with the backward (training), when MindSpore calls back.
-What always holds: between passes every parameter is a shard that may be written, and what was
-written is the engine's before the next pass.
+What always holds: between passes every parameter is a shard that may be written, by an optimizer or
+by hand, and nobody is told: the engine (caller_writes) lets no peer read it then, and the next pass
+has what it is.
 """
 
 import weakref
@@ -18,19 +19,33 @@ from hyper_parallel.mindspore.fsdp_units import BACKWARD, IDLE
 from hyper_parallel.mindspore.tensors import settle
 
 _trees = weakref.WeakSet()
-_memories = []
+_memories = weakref.WeakSet()
+_dropped = []  # engines that nobody has any more
 
 
 class _Memory:
-    """The engine, which tensors on its memory keep alive by name."""
+    """The engine: it lives as long as a tensor on its memory, or its tree. The last of these may go
+    in any thread, but the library is called in the program's: what is left is freed there later."""
 
-    def __init__(self):
-        self.handle = None
+    def __init__(self, handle):
+        self.handle = handle
+        if not _memories:
+            worlds.before_shutdown(close_all)
+        _memories.add(self)
 
     def close(self):
         handle, self.handle = self.handle, None
         if handle is not None:
             lib.hp_fsdp_destroy(handle)
+
+    def __del__(self):
+        if self.handle is not None:
+            _dropped.append(self.handle)
+
+
+def _free_dropped():
+    while _dropped:
+        lib.hp_fsdp_destroy(_dropped.pop())
 
 
 class Tree:
@@ -41,9 +56,9 @@ class Tree:
         self.order = min(unit.order for unit in units)
         self.options = units[0].options
         self._check_alike()
-        self.memory = _Memory()
+        self.memory = None
         self.in_pass = self.in_backward = self.is_broken = False
-        self.is_written = True  # shards, since the engine was last told
+        self.drops_sums = False  # of gradients, before the next pass
         self.kind = lib.HP_EVALUATE
         self.depth = 0
         self.held = []
@@ -63,14 +78,13 @@ class Tree:
                                      f"{value} and {theirs[name]}")
 
     def _create(self, mesh):
+        _free_dropped()
         ahead = max((len(u.backward_prefetch) for u in self.units if u.backward_prefetch),
                     default=1)
         out, keep = ffi.new("hp_fsdp **"), []
-        check(lib.hp_fsdp_create(mesh.handle, self.options.config(prefetch=ahead), out))
-        self.memory.handle = out[0]
-        if not _memories:
-            worlds.before_shutdown(close_all)
-        _memories.append(self.memory)
+        config = self.options.config(prefetch=ahead, caller_writes=1)
+        check(lib.hp_fsdp_create(mesh.handle, config, out))
+        self.memory = _Memory(out[0])
         _trees.add(self)
         try:
             has_lists = any(unit.forward_prefetch is not None for unit in self.units)
@@ -125,7 +139,8 @@ class Tree:
 
     def _begin(self, is_training):
         settle()
-        self.see_writes()
+        _free_dropped()
+        self._see_writes()
         self.kind = lib.HP_EVALUATE
         if is_training:
             kinds = [self._kind_of(unit) for unit in self.units]
@@ -159,9 +174,6 @@ class Tree:
             return
         for param in self.params():
             param.point_gradient()
-        self.is_written = self.is_written or self.kind == lib.HP_SYNC
-        if self.options.mode == "mapped":  # nobody reads what an optimizer may write from here on
-            check(lib.hp_barrier(self.units[0].shard_group().handle))
 
     def _flush_parents(self):
         """Units that compute around others give their gradients when all is computed."""
@@ -241,18 +253,15 @@ class Tree:
 
     # ---- writes of shards ---------------------------------------------------------------
 
-    def see_writes(self):
-        """What an optimizer or a program has written since the last pass is the engine's too."""
-        replaced = [param for param in self.params() if param.is_replaced()]
-        if not self.is_written and not replaced:
-            return
-        check(lib.hp_fsdp_update_begin(self.handle))
-        try:
-            for param in replaced:
+    def _see_writes(self):
+        """What a parameter was replaced with is written into its shard: this rank's own affair."""
+        for param in self.params():
+            if param.is_replaced():
                 param.take_values()
-        finally:
+        if self.drops_sums:
+            check(lib.hp_fsdp_update_begin(self.handle))
             check(lib.hp_fsdp_update_end(self.handle))
-        self.is_written = False
+            self.drops_sums = False
 
     # ---- by hand ------------------------------------------------------------------------
 
@@ -311,7 +320,8 @@ def close_all():
     for tree in sorted(_trees, key=lambda tree: tree.order):
         if tree.memory.handle is not None:
             tree.close()
-    for memory in _memories:  # of models that are no more
+    for memory in list(_memories):  # of models that are no more
         memory.close()
+    _free_dropped()
     _trees.clear()
     _memories.clear()

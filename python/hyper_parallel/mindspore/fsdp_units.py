@@ -114,7 +114,7 @@ class Param:
 
     def is_replaced(self):
         """Has somebody given the parameter other memory (set_data, a loaded checkpoint)?"""
-        return bool(self.n_elements) and self.tensor.data_ptr() != self.shard.data_ptr()
+        return self.tensor.data_ptr() != self.shard.data_ptr()
 
     def take_values(self):
         """What the parameter is now, shard or whole, becomes the shard's values."""
