@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mesh.py - the ranks as a grid, without a framework: one dimension is FSDP, two are HSDP
+"""mesh.py - the ranks as a grid, whatever the framework: one dimension is FSDP, two are HSDP
 (replicate, shard).
 
 A mesh covers all ranks in order, the last dimension varying fastest. It is one hp_mesh of the
@@ -29,6 +29,13 @@ class DeviceMesh:
         if self.mesh_dim_names and len(set(self.mesh_dim_names)) != self.ndim:
             raise ValueError(f"expected {self.ndim} different names, given {self.mesh_dim_names}")
 
+    def __eq__(self, other):
+        return isinstance(other, DeviceMesh) and (self.shape, self.mesh_dim_names) == (
+            other.shape, other.mesh_dim_names)
+
+    def __hash__(self):
+        return hash((self.shape, self.mesh_dim_names))
+
     def __repr__(self):
         return f"DeviceMesh({self.shape}, {self.mesh_dim_names})"
 
@@ -50,6 +57,10 @@ class DeviceMesh:
         """This rank's place along a dimension (number or name)."""
         return lib.hp_mesh_coordinate(self.handle, self._dim(dim))
 
+    def get_rank(self):
+        """This rank in the world."""
+        return worlds.world().rank
+
     def get_group(self, dim=None):
         """The ranks along a dimension, as a Group of hyper_parallel.world."""
         handle = lib.hp_mesh_group(self.handle, self._dim(dim))
@@ -59,15 +70,19 @@ class DeviceMesh:
 
     @property
     def handle(self):
-        """The hp_mesh *, made at the first use of such a shape, which is collective."""
-        if self.shape not in _handles:
-            out = ffi.new("hp_mesh **")
-            check(lib.hp_mesh_create(worlds.world().handle, ffi.new("int[]", self.shape),
-                                     self.ndim, out))
-            if not _handles:
-                worlds.before_shutdown(_close)
-            _handles[self.shape] = out[0]
-        return _handles[self.shape]
+        """The hp_mesh *."""
+        return handle_of(self.shape)
+
+
+def handle_of(shape):
+    """The hp_mesh * of all ranks in that shape, made at its first use, which is collective."""
+    if shape not in _handles:
+        out = ffi.new("hp_mesh **")
+        check(lib.hp_mesh_create(worlds.world().handle, ffi.new("int[]", shape), len(shape), out))
+        if not _handles:
+            worlds.before_shutdown(_close)
+        _handles[shape] = out[0]
+    return _handles[shape]
 
 
 def _close():
