@@ -232,7 +232,9 @@ def shutdown():
     """Leave the job: everything that was built on the world, its groups, itself. Waits for nobody:
     ranks that still wait for this one get an error saying that it left. A next call of world()
     joins anew. Runs by itself when the interpreter ends. What a function of before_shutdown raises
-    is raised when all is closed. Beside another shutdown that goes on it does nothing."""
+    is raised when all is closed. Beside another shutdown that goes on it does nothing.
+    Tensors in the library's memory (of symm, shards) do not outlive it: whoever holds one must not
+    touch it any more."""
     if not _leaving.acquire(blocking=False):
         return
     try:

@@ -31,6 +31,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import hyper_parallel as hp  # noqa: E402
+from hyper_parallel import world as worlds  # noqa: E402
 
 MODES = [{"mode": "per-param"}, {"comm_fusion": True},
          {"comm_fusion": True, "comm_fusion_zero_copy": False}, {"mode": "mapped"},
@@ -137,6 +138,29 @@ def checkpointing():
 
 def test_activation_checkpointing():
     ranks.together(2, checkpointing)
+
+
+class Shared(nn.Module):
+    """A block in two segments, and outside of them, of a module that is one unit."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.block = nn.Linear(WIDTH, WIDTH), Block()
+
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(2):
+            x = checkpoint(self.block, x, use_reentrant=True)
+        return self.block(x)
+
+
+def shared_segments():
+    for mode in MODES[:4]:
+        compare(lambda: net(Shared), lambda m: hp.fully_shard(m, **mode), n_steps=3)
+
+
+def test_a_block_in_several_segments():
+    ranks.together(2, shared_segments)
 
 
 def meshes():
@@ -369,28 +393,72 @@ def test_any_optimizer():
     ranks.together(2, optimizers)
 
 
+def halve(model, how):
+    with torch.no_grad():
+        for p in model.parameters():
+            if how == "data":
+                p.data = p.data * 0.5
+            elif how == "data in place":
+                p.data.mul_(0.5)
+            else:
+                p.mul_(0.5)
+
+
 def written_by_hand():
-    """Weights that no optimizer of torch writes are seen where the engine keeps copies of them."""
+    """Weights that no optimizer writes are seen, also where the engine keeps copies of them."""
     policy = hp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    x = batches(1)[0]
     for mode in MODES[:4]:
-        model = shard(net(), mp_policy=policy, **mode)
-        x = batches(1)[0]
-        model(x).sum().backward()
-        before = model(x).detach()
-        with torch.no_grad():
-            for p in model.parameters():
-                p.mul_(0.5)
-        after = model(x).detach()
-        assert not torch.equal(before, after)
-        whole = net()
-        with torch.no_grad():
-            for p in whole.parameters():
-                p.mul_(0.5)
-        assert torch.allclose(after.float(), whole(x), rtol=0.1, atol=0.02)
+        for options in ({}, {"mp_policy": policy}):
+            model, whole = shard(net(), **options, **mode), net()
+            model(x).sum().backward()
+            before = model(x).detach()
+            for how in ("in place", "data in place", "data"):
+                hp.hsdp_sync_stream()  # no backward comes
+                halve(model, how)
+                halve(whole, how)
+                after = model(x).detach()
+                assert not torch.equal(before, after)
+                assert torch.allclose(after.float(), whole(x), rtol=0.1, atol=0.02)
+                before = after
+            weight = model.first.weight
+            assert weight.data_ptr() == weight._hyper_parallel.shard.data_ptr()
+            halve(model, "in place")  # in the open pass
+            if mode == MODES[3]:
+                with pytest.raises(RuntimeError, match="mode mapped to be written after a backw"):
+                    model(x)
+            else:
+                assert not torch.equal(model(x), before)
+
+
+def written_on_one_rank():
+    """What a rank writes by itself, others need not know."""
+    data = batches(3)
+    for mode in MODES[:4]:
+        model = shard(net(), **mode)
+        train(model, data, mine)
+        weight = model.first.weight
+        for rank in (1, 0):
+            if worlds.world().rank == rank:
+                with torch.no_grad():
+                    weight.data = torch.zeros_like(weight) if rank else weight.zero_()
+            with torch.no_grad():
+                model(data[0])
+        full = hp.get_model_state_dict(model, options=FULL)
+        assert not full["first.weight"].any() and full["first.bias"].any()
+        train(model, data, mine)
+        model.reset_iter_state()  # ranks agree on how often weights were updated
+        weight.data = torch.zeros(3)
+        with pytest.raises(ValueError, match=r"this rank's shard, in first.weight, given \(3,\)"):
+            model(data[0])
 
 
 def test_weights_written_by_hand():
     ranks.together(2, written_by_hand)
+
+
+def test_weights_written_on_one_rank():
+    ranks.together(2, written_on_one_rank)
 
 
 def precision():

@@ -256,6 +256,25 @@ def test_state_dicts():
     ranks.together(4, state_dicts)
 
 
+def clip_main_gradients():
+    x = batches(1)[0]
+    policy = hp.MixedPrecisionPolicy(apply_grad_on_fp32_main_grad=True)
+    model, other, whole, extra = shard(net(), mp_policy=policy), shard(net()), net(), net()
+    for part in (mine(x), mine(x)):  # they add up
+        model(part).square().mean().backward()
+        whole(x).square().mean().backward()
+    theirs = nn.utils.clip_grad_norm_(whole.parameters(), 1e-2)
+    close([hp.clip_grad_norm_(model, 1e-2).item()], [theirs.item()])
+    close([hp.clip_grad_norm_(model, 1.0).item()], [1e-2], 1e-3)
+    other(mine(x)).square().mean().backward()  # the norm of two models
+    extra(x).square().mean().backward()
+    both = [*model.parameters(), *other.parameters()]
+    theirs = nn.utils.clip_grad_norm_([*whole.parameters(), *extra.parameters()], 1e-3)
+    close([hp.clip_grad_norm_(both, 1e-3).item()], [theirs.item()])
+    close([hp.clip_grad_norm_(both, 1.0).item()], [1e-3], 1e-3)
+    assert model.first.weight.grad is None
+
+
 def clipping():
     for norm_type in (1, 2, float("inf")):
         model, whole = shard(net()), net()
@@ -266,6 +285,7 @@ def clipping():
         close([hp.clip_grad_norm_(model, 1e-2, norm_type).item()], [theirs.item()])
         own = hp.clip_grad_norm_(model.parameters(), 1.0, norm_type).item()
         close([own], [1e-2], 1e-3)
+    clip_main_gradients()
     with pytest.raises(ValueError, match="norm_type 1, 2 or inf, given 3.0"):
         hp.clip_grad_norm_(model, 1.0, 3)
     with pytest.raises(ValueError, match="given some without first.bias"):
@@ -317,6 +337,7 @@ def groups_and_meshes():
     assert mesh.size() == 4 and mesh.size("shard") == 2 and mesh.ndim == 2
     assert (mesh.get_local_rank("replicate"), mesh.get_local_rank("shard")) == divmod(here.rank, 2)
     assert mesh.get_group("shard").ranks == (here.rank // 2 * 2, here.rank // 2 * 2 + 1)
+    assert mesh.get_group("shard") is mesh.get_group(1) and mesh.get_rank() == here.rank
     group = hp.collectives.split_group(split_ranks=[[2, 0]])
     assert (group is None) == (here.rank % 2 == 1) and (group is None or group.ranks == (2, 0))
     with pytest.raises(ValueError, match="each once at most"):
@@ -389,6 +410,8 @@ def closed():
     assert model.first.weight.shape == shape and torch.isfinite(model.first.weight.grad).all()
     with pytest.raises(RuntimeError, match="it was shut down"):
         model(batches(1)[0])
+    with pytest.raises(RuntimeError, match="it was shut down"):
+        hp.get_model_state_dict(model)
     fresh = shard(net())
     fresh(batches(1)[0]).sum().backward()  # in the world that it joins
     return True

@@ -23,19 +23,29 @@ def _take_in(tree):
     for param in tree.params():
         if param.is_frozen:
             continue
-        grad, shard = param.tensor.grad, param.gradient_shard()
+        grad, shard = param.gradient(), param.gradient_shard()
         if grad is shard:
             continue
         if grad is None:
             shard.zero_()
         else:
             shard.copy_(grad)
-            param.tensor.grad = shard
+            if not param.has_main_grad:
+                param.tensor.grad = shard
+
+
+def _give_back(tree):
+    """A main_grad is a tensor of its own: it gets what the engine has scaled."""
+    for param in tree.params():
+        if param.has_main_grad and not param.is_frozen and param.gradient() is not None:
+            param.gradient().copy_(param.gradient_shard())
 
 
 def _norm(tree, max_norm, norm_type):
     out = ffi.new("double *")
     tree.call("hp_clip_grad_norm", max_norm, norm_type, out)
+    if max_norm < math.inf:
+        _give_back(tree)
     return out[0]
 
 
@@ -50,7 +60,8 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     """Scale all gradients by min(1, max_norm / (norm + 1e-6)); returns the norm before that, a
     tensor of one fp32 element. Collective.
 
-    parameters: a module or an iterable of parameters, with all trainable ones of each model in it.
+    parameters: a module or an iterable of parameters, with all trainable ones of each model in it;
+    where the policy has apply_grad_on_fp32_main_grad their gradients are those in main_grad.
     norm_type: 1, 2 or infinity. A norm that is not finite scales nothing, or is a RuntimeError with
     error_if_nonfinite. foreach: taken for torch's sake. Errors: ValueError."""
     norm_type = float(norm_type)
@@ -78,7 +89,7 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
         raise RuntimeError(f"expected a finite norm of the gradients, it is {total}")
     factor = max_norm / (total + 1e-6)
     if not is_one and math.isfinite(total) and factor < 1:
-        grads = [p.tensor.grad for p in managed if p.tensor.grad is not None]
-        for grad in {id(grad): grad for grad in grads + others}.values():
+        grads = [p.gradient() for p in managed if not p.is_frozen]
+        for grad in {id(grad): grad for grad in grads + others if grad is not None}.values():
             grad.mul_(factor)
     return torch.tensor(total, dtype=torch.float32)

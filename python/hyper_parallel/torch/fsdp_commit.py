@@ -18,7 +18,8 @@ _memories = weakref.WeakSet()
 
 
 class _Memory:
-    """The hp_fsdp, and its trace: they live as long as a tensor that views the memory."""
+    """The hp_fsdp, and its trace: they live as long as a tensor that views the memory,
+    but no longer than the world."""
 
     def __init__(self, handle, trace):
         self.handle, self.trace = handle, trace
@@ -77,6 +78,7 @@ def _agreed(units):
 def _config(options, units):
     prefetch = [len(unit.backward_prefetch or ()) for unit in units]
     config = new("hp_fsdp_config", mode=mode_of(options), offload=int(options.offload),
+                 caller_writes=1,
                  prefetch=min(16, max(1, *prefetch)))
     for name in ("param_dtype", "reduce_dtype"):
         dtype = getattr(options.mp_policy, name)

@@ -158,8 +158,8 @@ class HSDPModule:
         self._tree().write_trace(path)
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
-        """As nn.Module's; values may be whole, DTensors or this rank's shards. Not collective, but
-        the weights must become the same model on all ranks. ValueError: another shape."""
+        """As nn.Module's; values may be whole, DTensors or this rank's shards. Collective when
+        there are shards; the weights must become one model on all ranks. ValueError: a shape."""
         if self._unit().tree is None:
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         return load_shards(self, state_dict, strict, super().load_state_dict)

@@ -4,9 +4,9 @@
 A pass begins with the outermost forward and ends with the backward after which no outermost forward
 of it waits for one, whose graph still lives; evaluation (no_grad) ends with its forward. What
 happens when inside of a pass is the C engine's. Gradients of the shards are in param.grad from the
-end of the pass on. Between passes anybody may write the shards: optimizers do it between
-hp_fsdp_update_begin and end, and other writes are seen by the version counters of the parameters
-when the next pass begins.
+end of the pass on. Between passes anybody may write the shards (hp_fsdp_config.caller_writes), each
+rank as it likes: nothing collective follows from what a rank finds written. Optimizers and loads do
+it between hp_fsdp_update_begin and end, which end an open pass and drop what was accumulated.
 """
 
 import itertools
@@ -35,6 +35,7 @@ class Tree:
         self.depth = 0  # of forwards that are open
         self.awaited = []  # weak references to outermost forwards of this pass (_Outputs)
         self.had_backward = False  # in this pass
+        self.backward_task = -1  # autograd's number of the backward that runs
         self.kept = {}  # gradients of earlier passes, that the next one's are added to
         self.versions = 0
         self.held = []  # units gathered by hand
@@ -71,7 +72,11 @@ class Tree:
         if self.is_broken:
             raise RuntimeError("expected reset_iter_state() on all ranks first: the last forward "
                                "or backward was left in its middle")
-        was_written = self.in_pass and self._version() != self.versions
+        was_written = self.in_pass and self.is_written()
+        if was_written and self.mode == "mapped":
+            raise RuntimeError("expected weights of mode mapped to be written after a backward, an "
+                               "evaluation or hsdp_sync_stream(): others may be reading them, in "
+                               "the pass of a forward whose backward has not come")
         if self.in_pass and (was_written or is_training and self.kind == lib.HP_EVALUATE):
             held = self.held  # by hand, before the forward
             self.end()
@@ -94,6 +99,7 @@ class Tree:
                     check(lib.hp_unit_set_pass(unit.handle, own))
                     unit.own_pass = own
             self._keep_gradients()
+        self.note_versions()
         self.call("hp_fsdp_begin", self.kind)
         self.in_pass, self.had_backward = True, False
         self.awaited = []
@@ -134,7 +140,7 @@ class Tree:
         """Units that compute around others give their gradients when all is computed."""
         for unit in self.units:
             if unit.is_parent and any(p.tensor.grad is not None for p in unit.params):
-                unit.call("hp_backward_begin")
+                unit.begin_backward()
                 for param in unit.params:
                     if param.tensor.grad is not None:
                         param.give_gradient()
@@ -174,12 +180,13 @@ class Tree:
                 "has ended; add up losses before backward, or call the model again")
         if not self.in_backward:
             self.in_backward = self.had_backward = True
+            self.backward_task = torch._C._current_graph_task_id()
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
         if unit.is_parent:
             unit.show()
             return
         self.finish_backward(unit)
-        unit.call("hp_backward_begin")
+        unit.begin_backward()
         unit.phase = BACKWARD
         unit.n_missing = sum(param.tensor.requires_grad for param in unit.params)
         unit.show()
@@ -207,6 +214,8 @@ class Tree:
                     "backward, given it later: let modules that share a parameter be one unit, "
                     "fully_shard([a, b])") from error
         param.give_gradient()
+        if torch._C._current_graph_task_id() != self.backward_task:
+            return  # of a segment that reentrant checkpointing differentiates: more may come
         unit.n_missing -= 1
         if not unit.n_missing and not unit.has_inputs:
             self.finish_backward(unit)
@@ -232,9 +241,9 @@ class Tree:
 
     def end_update(self):
         if self.in_update:
+            self.take_data()
             self.call("hp_fsdp_update_end")
             self.in_update = False
-        self.note_versions()
 
     def _version(self):
         return sum(param.tensor._version for param in self.params())
@@ -242,11 +251,23 @@ class Tree:
     def note_versions(self):
         self.versions = self._version()
 
+    def take_data(self):
+        """What somebody assigned to a parameter's data is in its shard."""
+        _ = self.handle  # whose memory it is, if it is open
+        for param in self.params():
+            if param.has_other_data():
+                param.take_data()
+
+    def is_written(self):
+        """Has this rank written weights since the pass began?"""
+        return self._version() != self.versions or any(
+            param.has_other_data() for param in self.params())
+
     def see_writes(self):
-        """New weights, if anybody has written any since the last pass, are the engine's too."""
-        if self.in_update or self._version() != self.versions:
-            self.begin_update()
+        """Between passes: the shards are the weights, as they were written."""
+        if self.in_update:
             self.end_update()
+        self.take_data()
 
     # ---- by hand --------------------------------------------------------------------------
 
@@ -299,7 +320,8 @@ class Tree:
         """The parameters keep copies of their shards; the engine is gone."""
         for param in self.params():
             if param.shard is not None:
-                param.tensor.data = param.shard.clone()
+                if not param.has_other_data():
+                    param.tensor.data = param.shard.clone()
                 if param.tensor.grad is not None:
                     param.tensor.grad = param.tensor.grad.clone()
         self.memory.close()

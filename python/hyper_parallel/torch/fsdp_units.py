@@ -34,6 +34,7 @@ class Param:
         self.is_frozen = not tensor.requires_grad
         self.shard = None  # tensor
         self.range = (0, 0)  # hp_shard.begin, end
+        self.is_given = False  # its gradient, in this backward of the unit
         self._full, self._grads, self._grad_shards = {}, {}, {}
 
     def describe(self, out, keep):
@@ -60,6 +61,7 @@ class Param:
         self.range = (shard.begin, shard.end)
         self.shard_shape = self._shape_of(shard)
         self.shard = self._tensor(shard.values, self.shard_shape, TORCH_DTYPES[shard.dtype])
+        self._place = self.shard.data_ptr()
         self.hide()
 
     def _read(self):
@@ -99,13 +101,30 @@ class Param:
         """The parameter's data is the shard."""
         self.tensor.data = self.shard
 
+    def has_other_data(self):
+        """Did anybody assign to the parameter's data, outside of a compute?"""
+        return not self.unit.is_shown and self.tensor.data_ptr() != self._place
+
+    def take_data(self):
+        """What was assigned to the parameter's data becomes the shard. ValueError: its shape."""
+        data = self.tensor.data
+        if data.shape != self.shard.shape:
+            raise ValueError(f"expected data of shape {tuple(self.shard.shape)}, this rank's "
+                             f"shard, in {self.name}, given {tuple(data.shape)}")
+        self.shard.copy_(data)
+        self.hide()
+
     def give_gradient(self):
-        """Between backward begin and end: param.grad, a full one, goes to the engine."""
+        """Between backward begin and end: param.grad, a full one, goes to the engine. Reentrant
+        checkpointing gives it in parts, one for each segment that the parameter is used in."""
         place = given(lib.hp_param_grad(self.unit.handle, self.index))
         _, grad = self._cached(self._grads, place, self.shape, self.grad_dtype)
         with torch.no_grad():
-            grad.copy_(self.tensor.grad)
-        self.tensor.grad = None
+            if self.is_given:
+                grad.add_(self.tensor.grad)
+            else:
+                grad.copy_(self.tensor.grad)
+        self.is_given, self.tensor.grad = True, None
 
     def gradient_shard(self):
         """After a pass that reduced it: the gradient shard, a view of the engine's memory."""
@@ -116,10 +135,19 @@ class Param:
             return torch.empty(self.shard_shape, dtype=self.shard.dtype)
         return self._cached(self._grad_shards, shard.grad, self.shard_shape, self.shard.dtype)[1]
 
+    @property
+    def has_main_grad(self):
+        """Are gradients in param.main_grad?"""
+        return self.unit.options.mp_policy.apply_grad_on_fp32_main_grad
+
+    def gradient(self):
+        """Where the user finds the gradient shard: param.grad or param.main_grad; or None."""
+        return getattr(self.tensor, "main_grad" if self.has_main_grad else "grad", None)
+
     def hand_out(self, grad):
         """The gradient shard of a pass goes to param.grad, or is added to param.main_grad."""
         tensor = self.tensor
-        if not self.unit.options.mp_policy.apply_grad_on_fp32_main_grad:
+        if not self.has_main_grad:
             tensor.grad = grad
         elif getattr(tensor, "main_grad", None) is None:
             tensor.main_grad = grad.to(torch.float32, copy=True)
@@ -234,6 +262,12 @@ class Unit:
         """A call of the C library on this unit, in a range of the profiler."""
         with self.range(function):
             check(getattr(lib, function)(self.handle, *arguments))
+
+    def begin_backward(self):
+        """Gradients can be given from here on."""
+        self.call("hp_backward_begin")
+        for param in self.params:
+            param.is_given = False
 
     def range(self, name):
         """A range of torch.profiler, "NAME unit", as the C trace has it."""

@@ -105,6 +105,7 @@ def get_model_state_dict(model, *, submodules=None, options=None):
     managed = _managed(model)
     for tree in _trees(managed):
         tree.settle()
+        tree.take_data()
     names = _names_in(model, submodules)
     is_full = _option(options, "full_state_dict")
     out, wholes = {}, {}
