@@ -5,7 +5,9 @@ batch, on 2 and 4 ranks and as HSDP (2, 2).
 Sample i of a step is the same whatever the mesh; a rank takes its part by its world rank.
 """
 
+import gc
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -14,10 +16,12 @@ import ranks
 ms = pytest.importorskip("mindspore", reason="MindSpore is not installed")
 ms.runtime.launch_blocking()  # its threads spin while they wait: in the way of ranks beside them
 from hyper_parallel import world as worlds  # noqa: E402
+from hyper_parallel.mindspore import fsdp_tree  # noqa: E402
 from hyper_parallel.mindspore import (  # noqa: E402
     HSDPCell, MixedPrecisionPolicy, clip_grad_norm_, fully_shard, get_model_state_dict,
     hsdp_sync_stream, init_device_mesh, set_model_state_dict, symm)
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
+from mindspore.graph.api import _pynative_executor  # noqa: E402
 
 WORDS, WIDTH, SAMPLES, LENGTH = 17, 12, 4, 6
 MODES = ["per-param", "fused", "fused-zero-copy", "mapped"]
@@ -256,6 +260,23 @@ def written(mode):
 @pytest.mark.parametrize("mode", ["per-param", "mapped"])
 def test_what_is_written_after_an_evaluation(mode):
     assert all(ranks.together(2, written, mode))
+
+
+def freed():
+    """An engine goes with its network, once MindSpore has forgotten the pass."""
+    net, x = shard(network(Fails)), Tensor(values("x", (1, WIDTH)))
+    gradients_of(net, [x])
+    memory = weakref.ref(net._hyper_parallel_unit.tree.memory)
+    del net
+    _pynative_executor.clear_res()
+    gc.collect()
+    assert memory() is None and len(fsdp_tree._dropped) > 0
+    shard(network(Fails))(x)
+    return not fsdp_tree._dropped
+
+
+def test_memory_goes_with_the_network():
+    assert all(ranks.together(2, freed))
 
 
 class Stopped(nn.Cell):
