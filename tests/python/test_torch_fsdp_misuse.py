@@ -326,6 +326,7 @@ def with_torch_distributed():
     return True
 
 
+@pytest.mark.full
 def test_with_torch_distributed():
     env = {"MASTER_ADDR": "127.0.0.1"}
     assert ranks.values_of(2, with_torch_distributed, launcher="torchrun", env=env) == [True] * 2
