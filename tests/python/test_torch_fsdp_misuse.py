@@ -5,8 +5,10 @@ Exceptions in the middle of a pass, ranks that die, units gathered by hand, stat
 groups and meshes, and the ranges that torch.profiler shows.
 """
 
+import copy
 import json
 import os
+import pickle
 import signal
 import time
 
@@ -87,6 +89,84 @@ def exceptions():
 
 def test_exceptions_and_reset():
     ranks.together(2, exceptions)
+
+
+class Interrupted(Net):
+    """As by Ctrl-C in the middle of a block, of which torch tells no hook."""
+
+    is_on = True
+
+    def forward(self, x):
+        def interrupt(*_):
+            if self.is_on:
+                raise KeyboardInterrupt
+
+        self.blocks[1].b.register_forward_hook(interrupt)
+        return super().forward(x)
+
+
+def interrupted():
+    data = batches(2)
+    expected = train(net(), data, everything)
+    model = shard(net(Interrupted))
+    with pytest.raises((KeyboardInterrupt, hp.HyperParallelError)):  # or the other has reset
+        model(mine(data[0]))
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    with pytest.raises(RuntimeError, match="reset"):
+        model(mine(data[0]))
+    model.is_on = False
+    model.reset_iter_state()
+    close(mean(train(model, data, mine)), expected)
+
+
+def test_ctrl_c():
+    ranks.together(2, interrupted)
+
+
+def copied_and_assigned():
+    """What would leave the engine behind is refused."""
+    x = batches(1)[0]
+    model = shard(net())
+    model(x)
+    for copy_of in copy.copy, copy.deepcopy, pickle.dumps:
+        with pytest.raises(RuntimeError, match="no copy.deepcopy and no pickle.*HSDPNet"):
+            copy_of(model)
+    model.to(torch.bfloat16)
+    with pytest.raises(ValueError, match="float32 in first.weight, given torch.bfloat16"):
+        model(x)
+    model = shard(net())
+    model(x).sum().backward()
+    with pytest.raises(RuntimeError, match="given torch.autograd.grad|has reset it"):
+        torch.autograd.grad(model(x).sum(), list(model.parameters()))
+    model.reset_iter_state()
+    model.last.weight = nn.Parameter(torch.ones(1, WIDTH))
+    with pytest.raises(RuntimeError, match="expected last.weight to be the parameter"):
+        model(x)
+
+
+def test_copies_and_assignments():
+    ranks.together(2, copied_and_assigned)
+
+
+def compiled():
+    data = batches(2)
+    expected = train(net(), data, everything)
+    model = shard(net())
+    for block in model.blocks:
+        block.compile(backend="eager")
+    close(mean(train(model, data, mine)), expected)
+
+    @torch.compile(backend="eager")
+    def twice(x):
+        return hp.symm.shmem_allreduce(x * 2) + 1
+
+    x = torch.ones(3, requires_grad=True)
+    twice(x).sum().backward()
+    assert twice(x).tolist() == [5.0] * 3 and x.grad.tolist() == [2.0] * 3
+
+
+def test_torch_compile():
+    ranks.together(2, compiled)
 
 
 def refusals():

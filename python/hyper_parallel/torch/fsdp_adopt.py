@@ -35,10 +35,12 @@ def _claim(unit, claimed, module_names):
             if id(tensor) in claimed or tensor in unit.options.ignored:
                 continue
             claimed.add(id(tensor))
-            _add_param(unit, tensor, f"{prefix}.{name}" if prefix else name)
+            path, _, key = name.rpartition(".")
+            _add_param(unit, tensor, f"{prefix}.{name}" if prefix else name,
+                       (top.get_submodule(path), key))
 
 
-def _add_param(unit, tensor, name):
+def _add_param(unit, tensor, name, owner):
     if tensor.is_meta:
         raise RuntimeError(f"expected values in {name} before the first forward, it is on the meta "
                            "device: model.to_empty(device='cpu') and initialize it")
@@ -48,7 +50,7 @@ def _add_param(unit, tensor, name):
     if tensor.device.type != "cpu":
         raise RuntimeError(f"expected {name} on the CPU, given {tensor.device}")
     unit.params.append(Param(unit, len(unit.params), tensor, name,
-                             _shard_dim(unit.options, tensor, name)))
+                             _shard_dim(unit.options, tensor, name), owner))
 
 
 def _shard_dim(options, tensor, name):

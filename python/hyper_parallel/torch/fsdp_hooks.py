@@ -19,6 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from hyper_parallel._c import lib
+from hyper_parallel.torch.eager import eager
 from hyper_parallel.torch.fsdp_units import BACKWARD, FORWARD, IDLE, RECOMPUTE
 
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -29,11 +30,13 @@ _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 def install(unit, adopt):
     """Hook the modules of a unit. adopt(module): makes the unit's tree at the first forward."""
     for module in unit.modules:
+        @eager
         def before(module, args, kwargs):
             if unit.tree is None:
                 adopt(module)
             return pre_forward(unit, args, kwargs)
 
+        @eager
         def after(_module, args, kwargs, output):
             return post_forward(unit, args, kwargs, output)
 
@@ -107,7 +110,7 @@ class _Outputs:
             unit.tree.awaited.append(weakref.ref(self))
 
     def __call__(self, _grad):
-        if not self.is_begun:
+        if not self.is_begun or not self.unit.tree.in_backward:  # or once more, which is refused
             self.is_begun = True
             self.unit.has_inputs = self.has_inputs
             self.unit.tree.begin_backward(self.unit)
@@ -226,6 +229,12 @@ def post_forward(unit, args, kwargs, output):
     if is_left or unit.options.mp_policy.output_dtype is None:
         return output
     return _cast(output, unit.options.mp_policy.output_dtype)
+
+
+def leave(unit, args, kwargs):
+    """An exception that no hook was told of goes through a module's forward."""
+    if unit.tree is not None and unit.n_entered:
+        post_forward(unit, args, kwargs, None)
 
 
 def _end_forward(unit, is_left, inputs, output):

@@ -7,6 +7,7 @@ before the first forward alone, and says so afterwards.
 
 import torch
 
+from hyper_parallel.torch import fsdp_hooks as hooks
 from hyper_parallel.torch.fsdp_adopt import adopt, units_in
 from hyper_parallel.torch.state_dict import load_shards
 
@@ -34,6 +35,20 @@ class UnshardHandle:
 
 class HSDPModule:
     """What fully_shard adds to a module. Flags count from the next forward on."""
+
+    def __call__(self, *args, **kwargs):
+        try:
+            return super().__call__(*args, **kwargs)
+        except Exception:
+            raise  # the forward hook has seen it
+        except BaseException:  # Ctrl-C, sys.exit(): of these torch tells no hook
+            hooks.leave(self._unit(), args, kwargs)
+            raise
+
+    def __reduce_ex__(self, protocol):
+        raise RuntimeError("expected no copy.deepcopy and no pickle of a module that fully_shard "
+                           f"was given, {type(self).__name__}: its shards belong to one engine; "
+                           "copy it before fully_shard, and carry weights by get_model_state_dict")
 
     def _unit(self):
         return self.__dict__["_hyper_parallel_unit"]

@@ -88,6 +88,8 @@ class Tree:
 
     def begin(self, is_training):
         """Begin a pass: a training one as the units' flags say, or an evaluation."""
+        for param in self.params():
+            param.check_owner()
         self.see_writes()
         self.kind = lib.HP_EVALUATE
         if is_training:
@@ -179,6 +181,8 @@ class Tree:
                 f"expected one backward for each forward of {unit.name}, given one more: its pass "
                 "has ended; add up losses before backward, or call the model again")
         if not self.in_backward:
+            for param in self.params():
+                param.check_accumulated()
             self.in_backward = self.had_backward = True
             self.backward_task = torch._C._current_graph_task_id()
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
@@ -322,8 +326,9 @@ class Tree:
             if param.shard is not None:
                 if not param.has_other_data():
                     param.tensor.data = param.shard.clone()
-                if param.tensor.grad is not None:
-                    param.tensor.grad = param.tensor.grad.clone()
+                grad, param.tensor.grad = param.tensor.grad, None
+                if grad is not None and grad.dtype is param.tensor.dtype:
+                    param.tensor.grad = grad.clone()
         self.memory.close()
 
 

@@ -10,6 +10,7 @@ What always holds: outside of a compute no parameter refers to gathered memory.
 import bisect
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from hyper_parallel._c import NULL, check, error, ffi, lib
 from hyper_parallel.torch.tensors import TORCH_DTYPES, dtype_of, pointer, tensor_at
@@ -25,9 +26,11 @@ def given(pointer):
 
 
 class Param:
-    """One parameter of a unit: index is its number there. tensor: the nn.Parameter."""
+    """One parameter of a unit: index is its number there. tensor: the nn.Parameter; owner: a
+    module that has it, and its name there."""
 
-    def __init__(self, unit, index, tensor, name, shard_dim):
+    def __init__(self, unit, index, tensor, name, shard_dim, owner):
+        self.owner = owner
         self.unit, self.index, self.tensor, self.name = unit, index, tensor, name
         self.shape = tuple(tensor.shape)
         self.shard_dim = shard_dim  # None: every rank holds all of it
@@ -36,6 +39,25 @@ class Param:
         self.range = (0, 0)  # hp_shard.begin, end
         self.is_given = False  # its gradient, in this backward of the unit
         self._full, self._grads, self._grad_shards = {}, {}, {}
+
+    def check_owner(self):
+        """RuntimeError when the module has another parameter by the name now."""
+        module, key = self.owner
+        other = module._parameters.get(key, self.tensor)
+        if isinstance(other, torch.nn.Parameter) and other is not self.tensor:
+            raise RuntimeError(f"expected {self.name} to be the parameter that fully_shard cut, "
+                               "given another one: write its values, or load a state dict")
+
+    def check_accumulated(self):
+        """In backward: RuntimeError where it is torch.autograd.grad with respect to this parameter,
+        which would get this rank's own gradient of the full one."""
+        if not self.tensor.requires_grad:
+            return
+        try:
+            torch._C._will_engine_execute_node(get_gradient_edge(self.tensor).node)
+        except RuntimeError as error:
+            raise RuntimeError(f"expected backward(), which reduces the gradient of {self.name} "
+                               "over the ranks, given torch.autograd.grad of it") from error
 
     def describe(self, out, keep):
         """Fill an hp_param. `keep` gets what must live until commit."""
@@ -106,8 +128,12 @@ class Param:
         return not self.unit.is_shown and self.tensor.data_ptr() != self._place
 
     def take_data(self):
-        """What was assigned to the parameter's data becomes the shard. ValueError: its shape."""
+        """What was assigned to the parameter's data becomes the shard. ValueError: its shape, or
+        its dtype, as of module.to(dtype)."""
         data = self.tensor.data
+        if data.dtype is not self.shard.dtype:
+            raise ValueError(f"expected data of {self.shard.dtype} in {self.name}, given "
+                             f"{data.dtype}: what is computed with is MixedPrecisionPolicy's")
         if data.shape != self.shard.shape:
             raise ValueError(f"expected data of shape {tuple(self.shard.shape)}, this rank's "
                              f"shard, in {self.name}, given {tuple(data.shape)}")

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from hyper_parallel import engine
 from hyper_parallel.collective import pointer
 from hyper_parallel.torch.autograd import fresh
+from hyper_parallel.torch.eager import eager
 from hyper_parallel.torch.groups import group_of_torch
 from hyper_parallel.torch.tensors import address, dtype_of
 
@@ -117,6 +118,7 @@ def _expect_shape(tensor, shape, dtype, name):
                          f"{tuple(tensor.shape)} and {tensor.dtype}")
 
 
+@eager
 def fused_all_gather_matmul(a, b, c=None, gather_out=None, signal=None, block_size=None,
                             group=None):
     """c [size * m, n] = the members' a [m, k], one behind the other, times b [k, n], which is each
@@ -133,6 +135,7 @@ def fused_all_gather_matmul(a, b, c=None, gather_out=None, signal=None, block_si
     return gather_out, _AllGatherMatmul.apply(a, b, fresh(c), gather_out, group)
 
 
+@eager
 def fused_matmul_reduce_scatter(x1, x2, symm=None, signal=None, reduce_op="sum", group=None):
     """[m / size, n]: this rank's rows of the sum over the members of x1 [m, k] times x2 [k, n].
     reduce_op: "sum" or "avg". symm: taken and not looked at, the library has memory of its own for

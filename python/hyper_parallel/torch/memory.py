@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hyper_parallel import heap
 from hyper_parallel import world as worlds
 from hyper_parallel._c import check, ffi, lib
+from hyper_parallel.torch.eager import eager
 from hyper_parallel.torch.groups import group_of_torch, world_of_torch
 from hyper_parallel.torch.tensors import DTYPES, address, tensor_at
 
@@ -38,6 +39,7 @@ def _tensor(block, shape, dtype, owner=None):
     return tensor_at(block.address, shape, dtype, owner).data  # a view of nothing: may be freed
 
 
+@eager
 def empty(*size, dtype=None, device="cpu", alignment=0, group=None):
     """A tensor of zeros in symmetric memory. Collective over the group (None: all ranks), whose
     members ask for the same number of bytes.
@@ -175,6 +177,7 @@ class Handle:
         check(lib.hp_barrier(self.group.handle))
 
 
+@eager
 def rendezvous(tensor, group=None):
     """The Handle through which a tensor's bytes at the other members are reached; nothing has to be
     exchanged for it. group None: the one it was allocated over. ValueError: ordinary memory."""

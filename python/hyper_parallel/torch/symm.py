@@ -17,6 +17,7 @@ from hyper_parallel import heap
 from hyper_parallel.collective import Call, mode_of, reduce_of, wire_of
 from hyper_parallel.torch.autograd import (AllReduce, Collective, Recv, Send, fresh, is_recorded,
                                            run)
+from hyper_parallel.torch.eager import eager
 from hyper_parallel.torch.fused import fused_all_gather_matmul, fused_matmul_reduce_scatter
 from hyper_parallel.torch.groups import group_of_torch as group_of
 from hyper_parallel.torch.memory import (Manager, MemPool, empty, get_signal_pad_size, rendezvous,
@@ -44,6 +45,7 @@ def symm_memory_stats():
     return heap.stats()
 
 
+@eager
 def barrier(group=None):
     """Returns when every member of the group has called it."""
     Call("barrier", group_of(group)).run()
@@ -95,6 +97,7 @@ def _signal(signal, signal_offset, signal_value, signal_op):
             "value": _number(signal_value, "signal_value") % (1 << 64)}
 
 
+@eager
 def shmem_put(target, target_offset, src, src_offset, size, target_rank, group=None):
     """Copy `size` bytes of src to target of target_rank, both at offsets in bytes. target: in
     symmetric memory of all members; src: any. Returns target."""
@@ -105,6 +108,7 @@ def shmem_put(target, target_offset, src, src_offset, size, target_rank, group=N
     return target
 
 
+@eager
 def shmem_get(target, target_offset, src, src_offset, size, target_rank, group=None):
     """Copy `size` bytes of src of target_rank to target here. src: in symmetric memory of all
     members; target: any. Returns target."""
@@ -116,6 +120,7 @@ def shmem_get(target, target_offset, src, src_offset, size, target_rank, group=N
     return target
 
 
+@eager
 def shmem_signal_op(signal, signal_offset, signal_value, signal_op, target_rank, group=None):
     """Set ("set" or 0) or add to ("add" or 1) a word of signal of target_rank, and wake whoever
     waits for it. Returns signal."""
@@ -124,6 +129,7 @@ def shmem_signal_op(signal, signal_offset, signal_value, signal_op, target_rank,
     return signal
 
 
+@eager
 def shmem_put_with_signal(target, target_offset, src, src_offset, size, signal, signal_offset,
                           signal_value, signal_op, target_rank, group=None):
     """shmem_put, then shmem_signal_op: who has waited for the signal sees the data."""
@@ -134,6 +140,7 @@ def shmem_put_with_signal(target, target_offset, src, src_offset, size, signal, 
     return target
 
 
+@eager
 def shmem_wait_for_signal(signal, signal_offset, compare_value, compare_op, depend_tensor=None):
     """Wait until this rank's own word compares with compare_value: "eq" or 0, "gt" or 1, "lt" or
     2, "ne", "ge", "le"; words are unsigned. After SYMMETRIC_MEMORY_SIGNAL_TIMEOUT_MS a
@@ -164,6 +171,7 @@ def _collective(call, output, source, keeps=False):
     return run(call, output)
 
 
+@eager
 def shmem_allgather(output_tensor, input_tensor, group=None):
     """output = the members' inputs, one behind the other by rank; input may be this rank's place
     in it. Returns output; its backward is a reduce-scatter (sum)."""
@@ -176,6 +184,7 @@ def shmem_allgather(output_tensor, input_tensor, group=None):
     return _collective(call, output_tensor, input_tensor)
 
 
+@eager
 def shmem_reduce_scatter(output_tensor, input_tensor, op="sum", group=None,
                          low_precision_dtype=None):
     """output = this rank's part of op over the members' inputs, of equal parts by rank. op: "sum",
@@ -192,6 +201,7 @@ def shmem_reduce_scatter(output_tensor, input_tensor, op="sum", group=None,
     return _collective(call, output_tensor, input_tensor, _keeps(op))
 
 
+@eager
 def shmem_allreduce(tensor, op="sum", group=None, low_precision_dtype=None, backward="identity"):
     """tensor = op over the members' tensors, in place, the same bits on every rank. op and
     low_precision_dtype: as of shmem_reduce_scatter. backward: "identity" where the result is used
@@ -206,6 +216,7 @@ def shmem_allreduce(tensor, op="sum", group=None, low_precision_dtype=None, back
     return run(call, tensor)
 
 
+@eager
 def shmem_alltoall(send_tensor_list, receive_tensor, receive_list, group=None):
     """Send tensor i of the list to rank i; receive_tensor = what came, packed by source rank, of
     receive_list[i] elements from rank i. Returns receive_tensor; its backward is the same with
@@ -228,6 +239,7 @@ def shmem_alltoall(send_tensor_list, receive_tensor, receive_list, group=None):
     return _collective(call, receive_tensor, packed)
 
 
+@eager
 def shmem_send(tensor, dst_rank, group=None):
     """Send to a rank, whose shmem_recvs get what is sent to it in the order of sending. Returns
     tensor. Where that requires a gradient, what is computed from the result gets the receiver's
@@ -240,6 +252,7 @@ def shmem_send(tensor, dst_rank, group=None):
     return tensor
 
 
+@eager
 def shmem_recv(tensor, src_rank, group=None, depend_tensor=None):
     """tensor = what src_rank has sent, of the same dtype and number of elements. Returns tensor;
     where tensor or depend_tensor requires a gradient, the result does, and its backward sends it
