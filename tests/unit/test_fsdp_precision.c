@@ -28,7 +28,7 @@ static void bad_precision(hp_world *world, void *argument) {
     RANK_OK(hp_fsdp_create(mesh, &config, &fsdp));
     RANK_OK(hp_unit_create(fsdp, "layer", &p, 1, NULL, &unit));
     FAILS_SAYING(hp_fsdp_commit(fsdp), HP_ERR_MISMATCH,
-                 "reduce_dtype and replicate_wire on ranks 0 and 1");
+                 "reduce_dtype, replicate_wire and caller_writes on ranks 0 and 1");
     hp_fsdp_destroy(fsdp);
     hp_mesh_destroy(mesh);
 }

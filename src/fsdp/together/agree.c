@@ -43,6 +43,7 @@ hp_status hpi_agree(const hp_fsdp *fsdp, hp_status mine) {
     named.world_rank = (int32_t)failed;
     snprintf(named.message, sizeof named.message, "rank %d: %s", failed, error.message);
     HP_TRY(hpi_tell(fsdp, &named, sizeof named, failed));
+    (void)!hp_barrier(fsdp->all); /* who gives the group up now does so when all have heard */
     hpi_fsdp_done(fsdp);
     return hpi_error_set(&named);
 }
