@@ -20,8 +20,8 @@ not_under_address='^$'
 not_under_thread='^(fault|cli)\.|^model\.(bytes_mlp|qwen3_(attention|config|kernels|layers))$'
 if [ "$form" != all ]; then
     not_under_address='^cli\.(cluster|examples|hpreport_page|hpperf|hpperf_overlap|hpperf_fused|hprun|hprun_restarts|transport|hptrain_(output|data|modes|qwen3|restarts|tensor))$'
-    not_under_address+='|^model\.qwen3_(attention|layers|bits|tensor)$|^field\.(fsdp_buffers|fsdp_loop|schedule)$|^conformance\.(coll_exchange|wire)$|^unit\.(fsdp_(bits|modes|accumulate|by_hand)|mapped|trace)$|^fault\.kill_start$'
-    not_under_thread+='|^unit\.(fsdp_(bits|modes|accumulate|units|reset|verify|by_hand|order|defer)|mapped|mapped_saved|clip|weights|matmul|steady)$|^unit\.(kernel_versions|hpperf_values|verify_orders|virtual_orders)$|^field\.(fsdp|fsdp_buffers|fsdp_loop|schedule)$|^model\.qwen3_(bits|tensor)$|^conformance\.(backward|coll_exchange|coll_misuse|direct|wire)$'
+    not_under_address+='|^model\.qwen3_(attention|layers|bits|tensor)$|^field\.(fsdp|fsdp_buffers|fsdp_loop|schedule)$|^conformance\.(coll_exchange|wire)$|^unit\.(fsdp_(bits|modes|accumulate|by_hand)|mapped|trace)$|^fault\.(kill_start|save_killed|weights_crash)$'
+    not_under_thread+='|^unit\.(fsdp_(bits|modes|accumulate|units|reset|verify|by_hand|order|defer)|mapped|mapped_saved|clip|weights|matmul|steady)$|^unit\.(kernel_versions|hpperf_values|verify_orders|virtual_orders)$|^field\.(fsdp|fsdp_buffers|fsdp_loop|schedule)$|^model\.qwen3_(bits|tensor)$|^conformance\.(across|backward|coll_exchange|coll_misuse|direct|wire)$'
 fi
 
 # build FOLDER SANITIZERS EXCEPT: the quick tests but EXCEPT, and what they start.

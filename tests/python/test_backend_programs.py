@@ -95,5 +95,6 @@ def deadline():
     dist.barrier()
 
 
+@pytest.mark.full
 def test_deadlines():
     together(2, deadline)

@@ -332,6 +332,7 @@ def state_dicts():
             assert torch.equal(again(x), model(x))
 
 
+@pytest.mark.full
 def test_state_dicts():
     ranks.together(4, state_dicts)
 
