@@ -10,7 +10,7 @@
 # only says so, and fails when something is missing. Where there is no apt-get it lists what to
 # install and stops, unless compiler, cmake and ninja are there. When nothing is missing it is
 # silent and touches nothing. All does not hold what one node does not need, mpi and cluster, nor what
-# only Python needs: python, which makes build/python with pip (3 GB: PyTorch, MindSpore), python-build,
+# only Python needs: python, which makes build/python with pip (3.6 GB: PyTorch, MindSpore), python-build,
 # what make python needs besides; nor what only comparisons need: peers, which
 # makes build/peers with pip (1.5 GB, other MPIs, oneCCL and Gloo).
 set -euo pipefail
